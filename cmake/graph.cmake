@@ -1,0 +1,16 @@
+# The graph backend: a library of its own, loaded at run time, so that the
+# program starts without MLX and one build serves several MLX variants.
+file(GLOB graph_sources CONFIGURE_DEPENDS src/ops/graph/*.cpp)
+if(graph_sources)
+  execute_process(COMMAND ${MLXCEL_PYTHON} -m mlx --cmake-dir
+                  OUTPUT_VARIABLE MLX_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE
+                  RESULT_VARIABLE mlx_missing)
+  if(mlx_missing)
+    message(FATAL_ERROR "MLX not found with ${MLXCEL_PYTHON}: install the wheel "
+            "there, or configure with -DMLXCEL_GRAPH=OFF")
+  endif()
+  find_package(MLX REQUIRED CONFIG HINTS ${MLX_ROOT})
+  add_library(mlxcel_graph MODULE ${graph_sources})
+  target_include_directories(mlxcel_graph PRIVATE src)
+  target_link_libraries(mlxcel_graph PRIVATE mlx fmt::fmt)
+endif()

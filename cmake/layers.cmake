@@ -1,0 +1,45 @@
+# mlxcel_layer(folder libs...): a static library of src/<folder>/*.cpp. Folders
+# of src/ops stand alone; models includes its families.
+# Files named *_avx2.cpp, *_avx512.cpp and *_avx512bf16.cpp are compiled for that
+# instruction set; the choice is made at run time.
+set(MLXCEL_LAYERS "" CACHE INTERNAL "")
+
+set(MLXCEL_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(MLXCEL_FLAGS_avx512 ${MLXCEL_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+set(MLXCEL_FLAGS_avx512bf16 ${MLXCEL_FLAGS_avx512} -mavx512bf16 -mavx512vnni)
+
+function(mlxcel_layer folder)
+  string(REPLACE "/" "_" name ${folder})
+  set(patterns src/${folder}/*.cpp)
+  if(folder STREQUAL "models")
+    list(APPEND patterns src/models/families/*.cpp)
+  elseif(folder STREQUAL "ops/cpu")
+    list(APPEND patterns src/ops/cpu/kernels/*.cpp)
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
+  if(NOT sources)
+    return()
+  endif()
+  add_library(mlxcel_${name} STATIC ${sources})
+  target_include_directories(mlxcel_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(mlxcel_${name} PUBLIC ${MLXCEL_LAYERS} ${ARGN})
+  foreach(source ${sources})
+    foreach(isa avx2 avx512 avx512bf16)
+      if(source MATCHES "_${isa}\\.cpp$")
+        set_source_files_properties(${source} PROPERTIES
+          COMPILE_OPTIONS "${MLXCEL_FLAGS_${isa}};-ffp-contract=off")
+      endif()
+    endforeach()
+  endforeach()
+  list(APPEND MLXCEL_LAYERS mlxcel_${name})
+  set(MLXCEL_LAYERS "${MLXCEL_LAYERS}" CACHE INTERNAL "")
+endfunction()
+
+# Links all layers whole, and exports their symbols for the graph backend's
+# library, which is loaded at run time.
+function(mlxcel_link_program target)
+  foreach(layer ${MLXCEL_LAYERS})
+    target_link_libraries(${target} PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,${layer}>")
+  endforeach()
+  set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON)
+endfunction()

@@ -1,0 +1,122 @@
+// The interface that both backends implement. Models call the functions in
+// ops.h, which check their arguments once for both.
+#pragma once
+
+#include "core/tensor.h"
+#include "ops/kv_cache.h"
+#include "ops/step.h"
+#include "ops/weights.h"
+
+#include <memory>
+#include <string>
+
+namespace mlxcel {
+
+enum class Activation : uint8_t {
+  none,
+  silu,
+  gelu,
+  gelu_tanh,
+  relu,
+  relu_squared
+};
+
+// Around a linear or an MLP: y = residual + output_scale * f(norm(x)).
+// Null pointers leave the part out.
+struct LinearOptions {
+  const Norm* norm = nullptr;         // on the input
+  const Norm* output_norm = nullptr;  // on f's result, before the residual
+  const Tensor* residual = nullptr;
+  float output_scale = 1;
+};
+
+struct MlpWeights {
+  const Linear* up = nullptr;  // gated: parts [gate, up], output 2 * inner
+  const Linear* down = nullptr;
+  Activation activation = Activation::silu;
+  bool gated = true;  // act(gate) * up, else act(up)
+};
+
+struct AttentionArgs {
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  float scale = 0;             // on q k^T
+  float softcap = 0;           // cap * tanh(s / cap); 0: none
+  int64_t window = 0;          // sees positions > p - window; 0: all before
+  const Rope* rope = nullptr;  // null: no rotation in this layer
+  // Before the rotation. Size head_dim: on each head; size heads * head_dim: on
+  // the whole projection.
+  const Norm* q_norm = nullptr;
+  const Norm* k_norm = nullptr;
+  // One logit a head that takes part in the softmax and adds nothing; empty:
+  // none.
+  std::vector<float> sinks;
+};
+
+struct HeadArgs {
+  const Norm* norm = nullptr;  // final norm
+  const Linear* head = nullptr;
+  float scale = 1;  // on the logits, before the cap
+  float softcap = 0;
+};
+
+struct BackendOptions {
+  int threads = 0;            // 0: what the process may use
+  bool prefill_int8 = false;  // 8-bit activations in prompt linears
+  DType activation_dtype =
+      DType::f16;  // f32, f16, bf16: follows the checkpoint
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string description()
+      const = 0;  // "cpu (avx512_bf16, 2 threads)"
+
+  // The handles keep what they need of the weights alive.
+  virtual std::unique_ptr<Linear> prepare_linear(LinearWeights weights) = 0;
+  virtual std::unique_ptr<Embedding> prepare_embedding(
+      EmbeddingWeights weights) = 0;
+  virtual std::unique_ptr<Norm> prepare_norm(NormWeights weights) = 0;
+  virtual std::unique_ptr<Rope> prepare_rope(RopeTable table) = 0;
+  virtual std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec& spec) = 0;
+
+  // Each op returns a new tensor [rows of the step, columns].
+  virtual Tensor embed(
+      const Step& step, const Embedding& table, float scale) = 0;
+  virtual Tensor norm(const Step& step, const Tensor& x, const Norm& norm) = 0;
+  virtual Tensor linear(
+      const Step& step,
+      const Tensor& x,
+      const Linear& weight,
+      const LinearOptions& options) = 0;
+  virtual Tensor mlp(
+      const Step& step,
+      const Tensor& x,
+      const MlpWeights& weights,
+      const LinearOptions& options) = 0;
+  // qkv: [rows, (num_heads + 2 * num_kv_heads) * head_dim], q then k then v.
+  // Writes k and v of the rows into the cache, then attends.
+  virtual Tensor attention(
+      const Step& step,
+      const Tensor& qkv,
+      const AttentionArgs& args,
+      KvCache& cache,
+      int layer) = 0;
+  // x + scale * y
+  virtual Tensor add(
+      const Step& step, const Tensor& x, const Tensor& y, float scale) = 0;
+  // Logits f32 [step.output_rows.size(), vocab].
+  virtual Tensor head(
+      const Step& step, const Tensor& x, const HeadArgs& args) = 0;
+
+  // Waits for the tensor and copies it out as f32, row-major.
+  virtual void read(const Tensor& tensor, float* out) = 0;
+};
+
+std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options);
+// Loads the graph backend's library on first use; throws when it is missing.
+std::unique_ptr<Backend> make_graph_backend(const BackendOptions& options);
+
+}  // namespace mlxcel

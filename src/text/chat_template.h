@@ -1,0 +1,41 @@
+// Chat templates (Jinja) of a checkpoint folder.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mlxcel {
+
+class ChatTemplate {
+ public:
+  // From chat_template.jinja, chat_template.json or tokenizer_config.json
+  // (a string, or a list of named templates). Null when the folder has none.
+  static std::unique_ptr<ChatTemplate> load(
+      const std::filesystem::path& folder);
+  static std::unique_ptr<ChatTemplate> from_source(std::string source);
+  ~ChatTemplate();
+
+  struct Input {
+    const nlohmann::ordered_json* messages =
+        nullptr;  // array of {role, content, ...}
+    const nlohmann::ordered_json* tools = nullptr;  // array, or null
+    const nlohmann::ordered_json* kwargs =
+        nullptr;  // object: enable_thinking, ...
+    bool add_generation_prompt = true;
+    std::string name;  // named template; "" picks default (tool_use with tools)
+  };
+  // Throws TextError with the template's own message on raise_exception.
+  std::string render(const Input& input) const;
+
+ private:
+  ChatTemplate();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace mlxcel

@@ -1,0 +1,60 @@
+// Tokenizer of a checkpoint folder (tokenizer.json, tokenizer.model or
+// .tiktoken) and a decoder for streams.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mlxcel {
+
+class Tokenizer {
+ public:
+  // Throws TextError when the folder has no tokenizer or it cannot be read.
+  static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder);
+  ~Tokenizer();
+
+  // add_special: the post-processor's tokens (BOS and the like). Special
+  // tokens written in the text are recognised. Ill-formed UTF-8 becomes U+FFFD,
+  // one for each maximal ill-formed part.
+  std::vector<int32_t> encode(std::string_view text, bool add_special) const;
+  // As encode, but special tokens in the text are plain text.
+  std::vector<int32_t> encode_plain(
+      std::string_view text, bool add_special) const;
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const;
+
+  int vocab_size() const;  // with added tokens
+  std::optional<int32_t> token_id(std::string_view token) const;
+  std::string token_text(int32_t id) const;  // the vocabulary's own spelling
+  bool is_special(int32_t id) const;
+  std::optional<int32_t> bos() const;  // from tokenizer_config.json
+  std::optional<int32_t> eos() const;
+
+ private:
+  Tokenizer();
+  struct State;
+  std::unique_ptr<State> state_;
+  friend class StreamDecoder;
+};
+
+// Turns ids into text piece by piece. A piece never ends inside a character;
+// the pieces join to decode() of all ids.
+class StreamDecoder {
+ public:
+  StreamDecoder(const Tokenizer& tokenizer, bool skip_special);
+  std::string push(int32_t id);  // may be empty
+  std::string finish();          // what was held back
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool skip_special_;
+  std::vector<int32_t> ids_;
+  size_t prefix_ = 0, read_ = 0;
+};
+
+}  // namespace mlxcel
