@@ -1,0 +1,143 @@
+// A family's tensor names as data that works both ways: from a checkpoint's
+// stem to our roles, and from a role to the stems that may hold it.
+//
+// A stem is a tensor name without its last part: the stem of
+// "model.layers.0.self_attn.q_proj.weight" (and of .bias, .scales, .biases) is
+// "model.layers.0.self_attn.q_proj". A role is our name of what a stem holds;
+// checkpoint names mislead ("post_attention_layernorm" precedes the MLP in
+// Llama and follows the attention in Gemma 2).
+//
+// Roles of a decoder, {l} is the layer:
+//   embedding                      table [vocab, hidden]
+//   layers.{l}.attention_norm      before the attention
+//   layers.{l}.attention.q .k .v   projections
+//   layers.{l}.attention.q_norm .k_norm
+//   layers.{l}.attention.o         output projection
+//   layers.{l}.attention_post_norm on the attention's result
+//   layers.{l}.mlp_norm            before the MLP
+//   layers.{l}.mlp.gate .up .down
+//   layers.{l}.mlp_post_norm       on the MLP's result
+//   final_norm, head
+#pragma once
+
+#include "io/weight_map.h"
+#include "models/spec.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace mlxcel {
+
+// A stem holds one role, or the rows of several roles one after the other. The
+// stem is written without a prefix; {l} stands for the layer in both.
+struct NameRule {
+  std::string stem;                // "layers.{l}.self_attn.qkv_proj"
+  std::vector<std::string> roles;  // {"layers.{l}.attention.q", ".k", ".v"}
+};
+
+// The stem's rows are those of the roles, in this order.
+NameRule split_rows(std::string stem, std::vector<std::string> roles);
+
+// What stands before the stems in one way of writing a checkpoint: before the
+// head's, and before all others.
+struct Spelling {
+  std::string body;  // "model."
+  std::string head;  // "" for "lm_head"
+};
+
+// All names of a family. A checkpoint uses one of the spellings throughout.
+struct FamilyNames {
+  std::vector<NameRule> rules;
+  std::vector<Spelling> spellings;  // in order of preference
+};
+
+// A role of one layer (layer -1: of the whole model).
+struct Role {
+  std::string name;  // with the layer's number: "layers.3.attention.q"
+  std::string kind;  // without it: "attention.q", "embedding"
+  int layer = -1;
+  bool operator==(const Role&) const = default;
+};
+
+// A role's rows inside a stem's tensor. A whole tensor has first 0 and all the
+// role's rows.
+struct RolePart {
+  Role role;
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
+// Rows of a tensor that the checkpoint really holds.
+struct StemRows {
+  std::string stem;
+  int64_t first = 0;
+  int64_t count = 0;
+  bool operator==(const StemRows&) const = default;
+};
+
+// Rows [named_first, named_first + rows.count) of the tensor that a user named
+// are `rows` of the checkpoint's tensor, and rows [slot_first, ...) of the
+// model's linear `slot`.
+struct Target {
+  StemRows rows;
+  int64_t named_first = 0;
+  std::string slot;  // linear_slot(): "layers.3.attention.qkv"
+  int64_t slot_first = 0;
+};
+
+// The names of one model: a family's rules with the row counts of its spec.
+class NameMap {
+ public:
+  NameMap(const FamilyNames& names, const DecoderSpec& spec);
+
+  // Rows (outputs) of a matrix role, length of a norm; 0 for unknown roles and
+  // layers that do not exist.
+  int64_t rows(const Role& role) const;
+
+  // What a stem holds, in row order, in any spelling of the family; empty when
+  // it is none of the family's.
+  std::vector<RolePart> parts_of(std::string_view stem) const;
+
+  // The stems that may hold a role, with its rows there: preferred first.
+  std::vector<StemRows> stems_of(const Role& role) const;
+  std::vector<StemRows> stems_of(std::string_view role) const;
+
+  // The stem of `weights` that holds the role; nullopt when none does.
+  std::optional<StemRows> locate(
+      std::string_view role, const WeightMap& weights) const;
+
+  // Where the rows of `stem`, in any of the family's spellings, lie in the
+  // checkpoint and in the model: one entry a run of rows. Empty when the family
+  // has no such stem or the checkpoint lacks a part of it.
+  std::vector<Target> resolve(
+      std::string_view stem, const WeightMap& weights) const;
+
+  // Every stem the family can have for this spec, preferred spelling first:
+  // for "did you mean".
+  std::vector<std::string> known_stems() const;
+
+ private:
+  FamilyNames names_;
+  DecoderSpec spec_;
+};
+
+// "layers.3.attention.q" -> {name, "attention.q", 3}
+Role parse_role(std::string_view name);
+// The linear that a role is a part of: q, k and v are rows of
+// "layers.{l}.attention.qkv", gate and up of "layers.{l}.mlp.up"; every other
+// matrix role is its own linear ("layers.{l}.attention.o", "embedding").
+std::string linear_slot(const Role& role);
+
+// "model.layers.0.self_attn.q_proj.weight" -> stem and suffix "weight".
+std::pair<std::string_view, std::string_view> split_key(std::string_view key);
+
+// The names most decoders use, with `model.` before all but the head, or bare
+// as the headless class saves them. A changed rule takes the place of all rules
+// for the roles that it names.
+FamilyNames hf_decoder_names(const std::vector<NameRule>& changes = {});
+
+}  // namespace mlxcel
