@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Copies the part of the reference fixtures that the repository carries.
+
+    scripts/copy_fixtures.py FULL_SET [TARGET]
+
+The full set is large; this part (under 12 MB) keeps at least one case of each
+decoder family, each packed format, each surgery operation and each kind of
+refusal, so that a clone passes its tests alone. The rules below are the record
+of the choice. Indexes are filtered to the cases that were copied.
+"""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+LIMIT = 12_000_000
+
+# The families, formats and operations that the program has. Every case of a
+# family, except where a sibling tells as much in fewer bytes.
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2",
+            "phi3", "starcoder2", "olmo2"]
+TEXT_LEFT_OUT = ["qwen2_untied", "qwen3_untied", "llama_bias_tied",
+                 "gemma2_nowindow", "phi3_base", "phi3_window"]
+
+QUANT = [
+    "affine_4b_g32", "affine_4b_g64", "affine_4b_g128", "affine_4b_g32_f16",
+    "affine_4b_g64_bf16", "affine_4b_g64_tied", "affine_4b_g64_qwen2_bias",
+    "affine_8b_g64", "affine_8b_g128", "config_bits_wrong",
+    "config_group_size_wrong", "config_without_quantization",
+    "mixed_override_group_size",
+]
+# Refusals that need a block type the program has not: mixtures of experts.
+KINDS_LEFT_OUT = ["one_bit_moe", "moe_pair"]
+
+LORA_BASES = ["llama_untied_f32", "llama_tied_q", "llama_untied_q",
+              "qwen3_noflag_tied_q", "mistral_tied_f32", "llama_square_f32"]
+LORA_CASE_BYTES = 50_000
+LORA_ADAPTER_BYTES = 27_000
+
+SURGERY_BASES = ["float", "q", "mxfp4"]
+SURGERY_CASE_BYTES = 16_000
+SURGERY_BAD_BYTES = 8_000
+
+
+def size(path):
+    return sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+
+
+def copy(source, target, name):
+    if (source / name).is_dir():
+        shutil.copytree(source / name, target / name, dirs_exist_ok=True)
+    else:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source / name, target / name)
+
+
+def smallest_of_each_kind(bad, folder):
+    best = {}
+    for entry in bad:
+        if entry["kind"] in KINDS_LEFT_OUT:
+            continue
+        other = best.get(entry["kind"])
+        if other is None or size(folder / entry["name"]) < size(
+                folder / other["name"]):
+            best[entry["kind"]] = entry
+    return list(best.values())
+
+
+def with_all_kinds(kept, bad, folder):
+    """Adds the smallest refusal of each kind that `kept` does not have."""
+    have = {entry["kind"] for entry in kept}
+    return kept + [entry for entry in smallest_of_each_kind(bad, folder)
+                   if entry["kind"] not in have]
+
+
+def in_order(entries, all_entries):
+    names = {entry["name"] for entry in entries}
+    return [entry for entry in all_entries if entry["name"] in names]
+
+
+def write_index(target, index, cases, bad):
+    index = dict(index, cases=in_order(cases, index["cases"]),
+                 bad=in_order(bad, index["bad"]))
+    (target / "index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def copy_text(source, target):
+    for meta in sorted(source.glob("*/meta.json")):
+        case = meta.parent.name
+        family = json.loads(meta.read_text())["family"]
+        if family in FAMILIES and case not in TEXT_LEFT_OUT:
+            copy(source, target, case)
+    missing = set(FAMILIES) - {
+        json.loads(meta.read_text())["family"]
+        for meta in target.glob("*/meta.json")}
+    assert not missing, f"families without a case: {missing}"
+    copy(source, target, "README.md")
+
+
+def copy_quant(source, target):
+    index = json.loads((source / "index.json").read_text())
+    cases = [case for case in index["cases"] if case["name"] in QUANT]
+    assert len(cases) == len(QUANT), set(QUANT) - {c["name"] for c in cases}
+    bad = smallest_of_each_kind(index["bad"], source / "bad")
+    for case in cases:
+        copy(source, target, case["name"])
+    for entry in bad:
+        copy(source, target, f"bad/{entry['name']}")
+    write_index(target, index, cases, bad)
+    copy(source, target, "README.md")
+
+
+def copy_lora(source, target):
+    index = json.loads((source / "index.json").read_text())
+    bases = [f"bases/{name}" for name in LORA_BASES]
+    cases = [case for case in index["cases"]
+             if case["base"] in bases
+             and size(source / "cases" / case["name"]) <= LORA_CASE_BYTES
+             and all(size(source / adapter["path"]) <= LORA_ADAPTER_BYTES
+                     for adapter in case["adapters"])]
+    bad = [entry for entry in index["bad"] if entry["base"] in bases]
+    bad = with_all_kinds(bad, index["bad"], source / "bad")
+    for case in cases:
+        copy(source, target, f"cases/{case['name']}")
+        for adapter in case["adapters"]:
+            copy(source, target, adapter["path"])
+    for entry in bad:
+        copy(source, target, f"bad/{entry['name']}")
+    for base in sorted({entry["base"] for entry in cases + bad}):
+        copy(source, target, base)
+    write_index(target, index, cases, bad)
+    copy(source, target, "README.md")
+
+
+def copy_surgery(source, target):
+    index = json.loads((source / "index.json").read_text())
+    bases = [f"bases/{name}" for name in SURGERY_BASES]
+    cases = [case for case in index["cases"]
+             if case["base"] in bases
+             and size(source / "cases" / case["name"]) <= SURGERY_CASE_BYTES]
+    bad = [entry for entry in index["bad"]
+           if entry["base"] in bases
+           and size(source / "bad" / entry["name"]) <= SURGERY_BAD_BYTES]
+    bad = with_all_kinds(bad, index["bad"], source / "bad")
+    for case in cases:
+        copy(source, target, f"cases/{case['name']}")
+    for entry in bad:
+        copy(source, target, f"bad/{entry['name']}")
+    for base in sorted({entry["base"] for entry in cases + bad}):
+        copy(source, target, base)
+    copy(source, target, "donors")
+    write_index(target, index, cases, bad)
+    copy(source, target, "README.md")
+
+    def operations(root):
+        word = re.compile(r"(?:op|method|granularity):\s*\w+")
+        return {match for path in (root / "cases").glob("*/surgery.yaml")
+                for match in word.findall(path.read_text(errors="replace"))}
+    missing = operations(source) - operations(target)
+    assert not missing, f"operations without a case: {missing}"
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    source = Path(sys.argv[1])
+    target = Path(sys.argv[2] if len(sys.argv) == 3 else
+                  Path(__file__).parent.parent / "tests" / "fixtures")
+    if target.exists():
+        shutil.rmtree(target)
+    for name, copy_set in [("text", copy_text), ("quant", copy_quant),
+                           ("lora", copy_lora), ("surgery", copy_surgery)]:
+        (target / name).mkdir(parents=True)
+        copy_set(source / name, target / name)
+        print(f"{name}: {size(target / name) / 1e6:.1f} MB")
+    copy(source, target, "tokenizer")
+    for name in ["README.md", "smollm2.json", "adapters_expected.json"]:
+        copy(source / "real", target / "real", name)
+    total = size(target)
+    print(f"all: {total / 1e6:.1f} MB of {LIMIT / 1e6:.0f}")
+    if total > LIMIT:
+        sys.exit("the copied part is over its limit")
+
+
+if __name__ == "__main__":
+    main()
