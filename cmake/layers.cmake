@@ -38,8 +38,8 @@ endfunction()
 # Links all layers whole, and exports their symbols for the graph backend's
 # library, which is loaded at run time.
 function(mlxcel_link_program target)
-  foreach(layer ${MLXCEL_LAYERS})
-    target_link_libraries(${target} PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,${layer}>")
-  endforeach()
-  set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON)
+  target_link_libraries(${target} PRIVATE ${MLXCEL_LAYERS})
+  string(REPLACE ";" "," whole "${MLXCEL_LAYERS}")
+  set_target_properties(${target} PROPERTIES
+    LINK_LIBRARY_OVERRIDE "WHOLE_ARCHIVE,${whole}" ENABLE_EXPORTS ON)
 endfunction()

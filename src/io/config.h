@@ -19,7 +19,8 @@ class Config {
   Config(nlohmann::json json, std::string file);
 
   // T: bool, int, int64_t, float, double, std::string, std::vector of those.
-  // Throws ConfigError when the key is missing, null or of another type.
+  // Throws ConfigError when the key is missing, null or of another type. An
+  // integer may be written as 8.0 and must fit T; a number may be an integer.
   template <typename T>
   T get(std::string_view key) const;
   // Missing or null gives the fallback; another type still throws.
@@ -41,8 +42,12 @@ class Config {
 
  private:
   const nlohmann::json* lookup(std::string_view key) const;
+  std::string path_of(std::string_view key) const;
+  [[noreturn]] void refuse_missing(std::string_view key) const;
+
   nlohmann::json json_ = nlohmann::json::object();
   std::string file_;
+  std::string prefix_;  // where a nested object lies: "text_config"
 };
 
 }  // namespace mlxcel
