@@ -24,6 +24,7 @@
 #include "models/spec.h"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -97,13 +98,14 @@ class NameMap {
   // Rows (outputs) of a matrix role, length of a norm; 0 for unknown roles and
   // layers that do not exist.
   int64_t rows(const Role& role) const;
+  // Columns (inputs) of a matrix role; 0 for norms and unknown roles.
+  int64_t cols(const Role& role) const;
 
   // What a stem holds, in row order, in any spelling of the family; empty when
-  // it is none of the family's.
+  // it is none of the family's or the spec has no such part.
   std::vector<RolePart> parts_of(std::string_view stem) const;
 
   // The stems that may hold a role, with its rows there: preferred first.
-  std::vector<StemRows> stems_of(const Role& role) const;
   std::vector<StemRows> stems_of(std::string_view role) const;
 
   // The stem of `weights` that holds the role; nullopt when none does.
@@ -116,18 +118,24 @@ class NameMap {
   std::vector<Target> resolve(
       std::string_view stem, const WeightMap& weights) const;
 
-  // Every stem the family can have for this spec, preferred spelling first:
-  // for "did you mean".
+  // Every stem the family can have for this spec, sorted: for "did you mean".
   std::vector<std::string> known_stems() const;
 
+  const DecoderSpec& spec() const {
+    return spec_;
+  }
+
  private:
-  FamilyNames names_;
+  void add(const NameRule& rule, std::string_view prefix, int layer);
+
   DecoderSpec spec_;
+  std::map<std::string, std::vector<RolePart>, std::less<>> by_stem_;
+  std::map<std::string, std::vector<StemRows>, std::less<>> by_role_;
 };
 
 // "layers.3.attention.q" -> {name, "attention.q", 3}
 Role parse_role(std::string_view name);
-// The linear that a role is a part of: q, k and v are rows of
+// The linear of the model that a role is a part of: q, k and v are rows of
 // "layers.{l}.attention.qkv", gate and up of "layers.{l}.mlp.up"; every other
 // matrix role is its own linear ("layers.{l}.attention.o", "embedding").
 std::string linear_slot(const Role& role);
@@ -136,8 +144,9 @@ std::string linear_slot(const Role& role);
 std::pair<std::string_view, std::string_view> split_key(std::string_view key);
 
 // The names most decoders use, with `model.` before all but the head, or bare
-// as the headless class saves them. A changed rule takes the place of all rules
-// for the roles that it names.
+// as the headless class saves them. A change for one role takes the place of
+// the default; one for several (split_rows) goes before the defaults, so that a
+// separate name still finds its rows.
 FamilyNames hf_decoder_names(const std::vector<NameRule>& changes = {});
 
 }  // namespace mlxcel

@@ -1,0 +1,153 @@
+#include "models/config_reading.h"
+
+#include "core/error.h"
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mlxcel {
+
+HeadCounts head_counts(const Config& config) {
+  HeadCounts heads;
+  heads.query = config.get<int>("num_attention_heads");
+  heads.key_value = config.get_or("num_key_value_heads", heads.query);
+  if (std::optional<int> dim = config.find<int>("head_dim")) {
+    heads.dim = *dim;
+    return heads;
+  }
+  int hidden_size = config.get<int>("hidden_size");
+  if (heads.query <= 0 || hidden_size % heads.query != 0) {
+    throw ConfigError(
+        cat(config.file(), ": the head size is not stated"),
+        cat("hidden_size ",
+            hidden_size,
+            " is no multiple of num_attention_heads ",
+            heads.query),
+        "state head_dim in the file");
+  }
+  heads.dim = hidden_size / heads.query;
+  return heads;
+}
+
+AttentionSpec grouped_query_attention(
+    const Config& config, const RopeDefaults& rope) {
+  AttentionSpec attention;
+  attention.heads = head_counts(config);
+  attention.scale = 1 / std::sqrt(float(attention.heads.dim));
+  attention.rope = rope_table(config, attention.heads.dim, rope);
+  attention.bias = config.get_or("attention_bias", false) ? AttentionBias::all
+                                                          : AttentionBias::none;
+  return attention;
+}
+
+Activation activation_from_name(const Config& config, std::string_view key) {
+  // The names of transformers; gelu_new and gelu_fast are the tanh formula.
+  static const std::vector<std::pair<std::string, Activation>> known = {
+      {"silu", Activation::silu},
+      {"swish", Activation::silu},
+      {"gelu", Activation::gelu},
+      {"gelu_python", Activation::gelu},
+      {"gelu_pytorch_tanh", Activation::gelu_tanh},
+      {"gelu_new", Activation::gelu_tanh},
+      {"gelu_fast", Activation::gelu_tanh},
+      {"relu", Activation::relu},
+      {"relu2", Activation::relu_squared},
+  };
+  std::string name = config.get<std::string>(key);
+  std::string names;
+  for (const auto& [known_name, activation] : known) {
+    if (name == known_name) {
+      return activation;
+    }
+    names += (names.empty() ? "" : ", ") + known_name;
+  }
+  throw ConfigError(
+      cat(config.file(), ": ", key, " \"", name, "\" is not known"),
+      "the MLPs cannot be computed without their activation",
+      cat("known: ", names));
+}
+
+MlpSpec gated_mlp(const Config& config) {
+  MlpSpec mlp;
+  mlp.intermediate_size = config.get<int>("intermediate_size");
+  mlp.activation = activation_from_name(config, "hidden_act");
+  mlp.bias = config.get_or("mlp_bias", false) ? MlpBias::all : MlpBias::none;
+  return mlp;
+}
+
+NormSpec rms_norm(const Config& config) {
+  return {.kind = NormKind::rms, .eps = config.get<float>("rms_norm_eps")};
+}
+
+DecoderSpec uniform_decoder(
+    const Config& config, const BlockSpec& block, HeadKind default_head) {
+  int num_layers = config.get<int>("num_hidden_layers");
+  if (num_layers <= 0) {
+    throw ConfigError(
+        cat(config.file(), ": num_hidden_layers is ", num_layers),
+        "a decoder has at least one layer",
+        "take config.json from the model's original publisher");
+  }
+  DecoderSpec decoder;
+  decoder.hidden_size = config.get<int>("hidden_size");
+  decoder.vocab_size = config.get<int>("vocab_size");
+  decoder.blocks.assign(size_t(num_layers), block);
+  decoder.final_norm = block.norm;
+  bool tied =
+      config.get_or("tie_word_embeddings", default_head == HeadKind::tied);
+  decoder.head = tied ? HeadKind::tied : HeadKind::own;
+  return decoder;
+}
+
+void slide_layers(
+    const Config& config,
+    DecoderSpec& decoder,
+    const std::function<bool(int layer)>& slides) {
+  auto types = config.find<std::vector<std::string>>("layer_types");
+  if (types && types->size() < decoder.blocks.size()) {
+    throw ConfigError(
+        cat(config.file(), ": layer_types has ", types->size(), " entries"),
+        cat("num_hidden_layers is ", decoder.blocks.size()),
+        "name the type of each layer");
+  }
+  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
+    bool sliding =
+        types ? (*types)[layer] == "sliding_attention" : slides(int(layer));
+    if (types && !sliding && (*types)[layer] != "full_attention") {
+      throw ConfigError(
+          cat(config.file(),
+              ": layer_types names \"",
+              (*types)[layer],
+              "\" for layer ",
+              layer),
+          "this family has no such layers",
+          "known: full_attention, sliding_attention");
+    }
+    if (sliding) {
+      if (!config.get_or("use_sliding_window", true)) {
+        throw ConfigError(
+            cat(config.file(), ": layer ", layer, " has no window"),
+            "layer_types makes it slide, use_sliding_window is false",
+            "correct one of the two");
+      }
+      int64_t window = config.get<int64_t>("sliding_window");
+      if (window <= 0) {
+        throw ConfigError(
+            cat(config.file(), ": sliding_window is ", window),
+            "a layer must see at least its own position",
+            "write null for layers that see everything");
+      }
+      decoder.blocks[layer].attention.window = window;
+    }
+  }
+}
+
+float number_or_off(
+    const Config& config, std::string_view key, float fallback) {
+  return config.json().contains(key) ? config.get_or(key, 0.f) : fallback;
+}
+
+}  // namespace mlxcel

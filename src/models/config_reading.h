@@ -1,0 +1,50 @@
+// Parts of a decoder spec that most configs spell the same way. A family's file
+// starts from these and changes what differs.
+#pragma once
+
+#include "io/config.h"
+#include "models/rope.h"
+#include "models/spec.h"
+
+#include <functional>
+#include <string_view>
+
+namespace mlxcel {
+
+// Key/value heads default to the query heads, the head size to hidden_size over
+// the heads.
+HeadCounts head_counts(const Config& config);
+
+// Grouped-query attention with rotary positions and scale 1 / sqrt(head_dim);
+// attention_bias gives all four projections a bias.
+AttentionSpec grouped_query_attention(
+    const Config& config, const RopeDefaults& rope = {});
+
+// Throws ConfigError that lists the known names.
+Activation activation_from_name(const Config& config, std::string_view key);
+
+// act(gate) * up with intermediate_size and hidden_act; mlp_bias gives all
+// three projections a bias.
+MlpSpec gated_mlp(const Config& config);
+
+// Root-mean-square norm with rms_norm_eps.
+NormSpec rms_norm(const Config& config);
+
+// num_hidden_layers equal blocks, final norm, sizes and head as the config has
+// them.
+DecoderSpec uniform_decoder(
+    const Config& config, const BlockSpec& block, HeadKind default_head);
+
+// Gives sliding_window to the layers that layer_types names, or, without
+// layer_types, to those for which `slides(layer)` holds. Throws when a layer
+// slides and the config states no window.
+void slide_layers(
+    const Config& config,
+    DecoderSpec& decoder,
+    const std::function<bool(int layer)>& slides);
+
+// A number where null means that the feature is off (0), and a missing key
+// means the family's default.
+float number_or_off(const Config& config, std::string_view key, float fallback);
+
+}  // namespace mlxcel

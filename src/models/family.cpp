@@ -1,0 +1,255 @@
+#include "models/family.h"
+
+#include "core/error.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace mlxcel {
+
+namespace {
+
+using nlohmann::json;
+
+// A config switch that changes what a decoder computes, and the values at which
+// it does nothing. Missing and null always do nothing.
+struct Feature {
+  std::string_view key;
+  std::vector<json> neutral;
+};
+
+const std::vector<Feature>& known_features() {
+  static const std::vector<Feature> features = {
+      {"attention_bias", {false}},
+      {"mlp_bias", {false}},
+      {"use_bias", {false}},
+      {"bias", {false}},
+      {"clip_qkv", {}},
+      {"qk_layernorm", {false}},
+      {"use_qk_norm", {false}},
+      {"sliding_window", {}},
+      {"attention_chunk_size", {}},
+      {"query_pre_attn_scalar", {}},
+      {"attention_multiplier", {}},
+      {"attn_logit_softcapping", {0}},
+      {"final_logit_softcapping", {0}},
+      {"logit_scale", {1}},
+      {"logits_scaling", {1}},
+      {"embedding_multiplier", {1}},
+      {"residual_multiplier", {1}},
+      {"scale_emb", {1}},
+      {"scale_depth", {1}},
+      {"parallel_attn", {false}},
+      {"use_parallel_residual", {false}},
+      {"alibi", {false}},
+      {"position_embedding_type", {"rope", "rotary"}},
+      {"no_rope_layers", {}},
+      {"rope_interleaved", {false}},
+      {"llama_4_scaling", {}},
+      {"num_experts", {0}},
+      {"num_local_experts", {0}},
+      {"n_routed_experts", {0}},
+      {"is_causal", {true}},
+      {"use_bidirectional_attention", {false}},
+      {"is_encoder_decoder", {false}},
+      {"add_cross_attention", {false}},
+      {"norm_type", {}},
+      {"mlp_type", {}},
+  };
+  return features;
+}
+
+bool layer_types_neutral(const json& types) {
+  return types.is_array() &&
+         std::all_of(types.begin(), types.end(), [](const json& type) {
+           return type == "full_attention";
+         });
+}
+
+void refuse_unread(
+    const Family& family, const Config& config, std::string_view key) {
+  throw ConfigError(
+      cat(config.file(), ": \"", key, "\" is not supported for ", family.name),
+      cat("its value ",
+          config.json().at(std::string(key)).dump(),
+          " would change the result, and this family does not read it"),
+      "check model_type, or take config.json from the original publisher");
+}
+
+void check_features(const Family& family, const Config& config) {
+  auto reads = [&](std::string_view key) {
+    return std::find(family.features.begin(), family.features.end(), key) !=
+           family.features.end();
+  };
+  for (const Feature& feature : known_features()) {
+    if (!config.has(feature.key) || reads(feature.key)) {
+      continue;
+    }
+    const json& value = config.json().at(std::string(feature.key));
+    if (std::find(feature.neutral.begin(), feature.neutral.end(), value) ==
+        feature.neutral.end()) {
+      refuse_unread(family, config, feature.key);
+    }
+  }
+  if (config.has("layer_types") && !reads("layer_types") &&
+      !layer_types_neutral(config.json().at("layer_types"))) {
+    refuse_unread(family, config, "layer_types");
+  }
+}
+
+void check_number(
+    const Config& config, bool good, std::string_view name, double value) {
+  if (!good) {
+    throw ConfigError(
+        cat(config.file(), ": ", name, " is ", value),
+        "no model can be built with it",
+        "take config.json from the model's original publisher");
+  }
+}
+
+// Sizes whose products stay far from overflow; larger ones are damage.
+constexpr int kMaxSize = 1 << 26;
+
+void check_size(const Config& config, std::string_view name, int64_t value) {
+  check_number(config, value > 0 && value <= kMaxSize, name, double(value));
+}
+
+void check_norm(const Config& config, const NormSpec& norm) {
+  check_number(
+      config,
+      norm.eps >= 0 && std::isfinite(norm.eps),
+      "the norm eps",
+      norm.eps);
+}
+
+void check_spec(const Config& config, const DecoderSpec& spec) {
+  check_size(config, "hidden_size", spec.hidden_size);
+  check_size(config, "vocab_size", spec.vocab_size);
+  check_norm(config, spec.final_norm);
+  check_number(
+      config,
+      std::isfinite(spec.logit_softcap) && spec.logit_softcap >= 0,
+      "the logit soft cap",
+      spec.logit_softcap);
+  for (const BlockSpec& block : spec.blocks) {
+    const AttentionSpec& attention = block.attention;
+    check_norm(config, block.norm);
+    check_size(config, "num_attention_heads", attention.heads.query);
+    check_size(config, "num_key_value_heads", attention.heads.key_value);
+    check_size(config, "head_dim", attention.heads.dim);
+    check_size(
+        config,
+        "num_attention_heads times head_dim",
+        int64_t(attention.heads.query) * attention.heads.dim);
+    check_size(config, "intermediate_size", block.mlp.intermediate_size);
+    check_number(
+        config,
+        attention.heads.query % attention.heads.key_value == 0,
+        cat("num_attention_heads ",
+            attention.heads.query,
+            " is no multiple of num_key_value_heads, which"),
+        attention.heads.key_value);
+    check_number(
+        config,
+        std::isfinite(attention.scale) && attention.scale > 0,
+        "the attention scale",
+        attention.scale);
+    check_number(
+        config,
+        std::isfinite(attention.softcap) && attention.softcap >= 0,
+        "the attention soft cap",
+        attention.softcap);
+  }
+}
+
+// `*` stands for any characters, also none.
+bool matches(std::string_view pattern, std::string_view text) {
+  size_t p = 0, t = 0, star = std::string_view::npos, resume = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') {
+    ++p;
+  }
+  return p == pattern.size();
+}
+
+}  // namespace
+
+std::string_view name_of(ModelKind kind) {
+  switch (kind) {
+    case ModelKind::generation:
+      return "generation";
+    case ModelKind::embedding:
+      return "embedding";
+    case ModelKind::reranker:
+      return "reranker";
+    case ModelKind::audio:
+      return "audio";
+    case ModelKind::detection:
+      return "detection";
+  }
+  return "";
+}
+
+std::string_view name_of(DirectoryRoute route) {
+  switch (route) {
+    case DirectoryRoute::config_backed:
+      return "ConfigBacked";
+    case DirectoryRoute::nonstandard:
+      return "Nonstandard";
+    case DirectoryRoute::vlm:
+      return "Vlm";
+    case DirectoryRoute::mistral3_dynamic:
+      return "Mistral3Dynamic";
+  }
+  return "";
+}
+
+std::string_view name_of(WeightRoute route) {
+  switch (route) {
+    case WeightRoute::none:
+      return "None";
+    case WeightRoute::config_backed:
+      return "ConfigBacked";
+    case WeightRoute::llama_family:
+      return "LlamaFamily";
+    case WeightRoute::special:
+      return "Special";
+  }
+  return "";
+}
+
+DecoderSpec decoder_spec(const Family& family, const Config& config) {
+  if (family.decoder == nullptr) {
+    throw ConfigError(
+        cat(config.file(), ": ", family.name, " models cannot be run yet"),
+        "the family is known, but its blocks are not built",
+        "`mlxcel arch` lists the families that run");
+  }
+  check_features(family, config);
+  DecoderSpec spec = family.decoder(config);
+  check_spec(config, spec);
+  return spec;
+}
+
+bool is_dropped(const Family& family, std::string_view key) {
+  return std::any_of(
+      family.dropped.begin(),
+      family.dropped.end(),
+      [&](const std::string& pattern) { return matches(pattern, key); });
+}
+
+}  // namespace mlxcel
