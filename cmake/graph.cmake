@@ -13,4 +13,10 @@ if(graph_sources)
   add_library(mlxcel_graph MODULE ${graph_sources})
   target_include_directories(mlxcel_graph PRIVATE src)
   target_link_libraries(mlxcel_graph PRIVATE mlx fmt::fmt)
+  # The program opens it by this name on every system; installed, it finds the
+  # wheel's libraries beside itself.
+  set_target_properties(mlxcel_graph PROPERTIES
+    SUFFIX ${CMAKE_SHARED_LIBRARY_SUFFIX}
+    INSTALL_RPATH "$ORIGIN/mlx/lib")
+  add_dependencies(program mlxcel_graph)
 endif()

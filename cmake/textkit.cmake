@@ -1,14 +1,17 @@
-# The Rust static library of text functions, built by cargo.
+# The Rust static library of text functions, built by cargo. All presets share
+# one target folder: it does not depend on them.
 if(EXISTS ${PROJECT_SOURCE_DIR}/textkit/Cargo.toml)
   find_program(MLXCEL_CARGO cargo REQUIRED)
-  set(textkit_archive ${PROJECT_BINARY_DIR}/textkit/release/libtextkit.a)
+  set(textkit_target ${PROJECT_SOURCE_DIR}/build/textkit)
+  set(textkit_archive ${textkit_target}/release/libtextkit.a)
   file(GLOB_RECURSE textkit_sources CONFIGURE_DEPENDS
        ${PROJECT_SOURCE_DIR}/textkit/src/*.rs)
   add_custom_command(
     OUTPUT ${textkit_archive}
     COMMAND ${MLXCEL_CARGO} build --quiet --release --locked
             --manifest-path ${PROJECT_SOURCE_DIR}/textkit/Cargo.toml
-            --target-dir ${PROJECT_BINARY_DIR}/textkit
+            --target-dir ${textkit_target}
+    COMMAND ${CMAKE_COMMAND} -E touch ${textkit_archive}
     DEPENDS ${textkit_sources} ${PROJECT_SOURCE_DIR}/textkit/Cargo.toml
             ${PROJECT_SOURCE_DIR}/textkit/Cargo.lock
     COMMENT "Building textkit" VERBATIM)

@@ -33,6 +33,7 @@ QUANT = [
 ]
 # Refusals that need a block type the program has not: mixtures of experts.
 KINDS_LEFT_OUT = ["one_bit_moe", "moe_pair"]
+BAD_LEFT_OUT = ["prune_channel_q_down_aligned"]  # its sibling tells the same
 
 LORA_BASES = ["llama_untied_f32", "llama_tied_q", "llama_untied_q",
               "qwen3_noflag_tied_q", "mistral_tied_f32", "llama_square_f32"]
@@ -96,7 +97,6 @@ def copy_text(source, target):
         json.loads(meta.read_text())["family"]
         for meta in target.glob("*/meta.json")}
     assert not missing, f"families without a case: {missing}"
-    copy(source, target, "README.md")
 
 
 def copy_quant(source, target):
@@ -109,7 +109,6 @@ def copy_quant(source, target):
     for entry in bad:
         copy(source, target, f"bad/{entry['name']}")
     write_index(target, index, cases, bad)
-    copy(source, target, "README.md")
 
 
 def copy_lora(source, target):
@@ -131,7 +130,6 @@ def copy_lora(source, target):
     for base in sorted({entry["base"] for entry in cases + bad}):
         copy(source, target, base)
     write_index(target, index, cases, bad)
-    copy(source, target, "README.md")
 
 
 def copy_surgery(source, target):
@@ -141,7 +139,7 @@ def copy_surgery(source, target):
              if case["base"] in bases
              and size(source / "cases" / case["name"]) <= SURGERY_CASE_BYTES]
     bad = [entry for entry in index["bad"]
-           if entry["base"] in bases
+           if entry["base"] in bases and entry["name"] not in BAD_LEFT_OUT
            and size(source / "bad" / entry["name"]) <= SURGERY_BAD_BYTES]
     bad = with_all_kinds(bad, index["bad"], source / "bad")
     for case in cases:
@@ -152,7 +150,6 @@ def copy_surgery(source, target):
         copy(source, target, base)
     copy(source, target, "donors")
     write_index(target, index, cases, bad)
-    copy(source, target, "README.md")
 
     def operations(root):
         word = re.compile(r"(?:op|method|granularity):\s*\w+")
@@ -168,15 +165,17 @@ def main():
     source = Path(sys.argv[1])
     target = Path(sys.argv[2] if len(sys.argv) == 3 else
                   Path(__file__).parent.parent / "tests" / "fixtures")
-    if target.exists():
-        shutil.rmtree(target)
+    for name in ["text", "quant", "lora", "surgery", "tokenizer", "real"]:
+        shutil.rmtree(target / name, ignore_errors=True)
     for name, copy_set in [("text", copy_text), ("quant", copy_quant),
                            ("lora", copy_lora), ("surgery", copy_surgery)]:
         (target / name).mkdir(parents=True)
         copy_set(source / name, target / name)
         print(f"{name}: {size(target / name) / 1e6:.1f} MB")
-    copy(source, target, "tokenizer")
-    for name in ["README.md", "smollm2.json", "adapters_expected.json"]:
+    shutil.copytree(source / "tokenizer", target / "tokenizer",
+                    ignore=shutil.ignore_patterns("README.md"))
+    (target / "real").mkdir()
+    for name in ["smollm2.json", "adapters_expected.json"]:
         copy(source / "real", target / "real", name)
     total = size(target)
     print(f"all: {total / 1e6:.1f} MB of {LIMIT / 1e6:.0f}")

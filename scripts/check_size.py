@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Fails when a source file is over 600 lines: split it by subject."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT = 600
+PATTERNS = ["*.cpp", "*.h", "*.rs", "*.py", "*.sh", "*.cmake", "dev"]
+
+
+def main():
+    names = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others",
+         "--exclude-standard", "--", *PATTERNS],
+        check=True, capture_output=True, text=True).stdout.split("\0")
+    long_files = []
+    for name in filter(None, names):
+        path = ROOT / name
+        if path.is_file() and (lines := path.read_bytes().count(b"\n")) > LIMIT:
+            long_files.append(f"{name}: {lines} lines, the limit is {LIMIT}")
+    if long_files:
+        sys.exit("\n".join(long_files))
+
+
+if __name__ == "__main__":
+    main()
