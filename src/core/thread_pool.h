@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -13,6 +14,10 @@ namespace mlxcel {
 // Number of CPUs this process may use: affinity mask and cgroup quota, at
 // least 1.
 int available_cpus();
+
+// CPUs that the control groups (version 1 or 2) of this process grant, e.g.
+// 1.5; infinite without a limit. `root` is where proc and sys are mounted.
+double cgroup_cpu_quota(const std::filesystem::path& root);
 
 class ThreadPool {
  public:

@@ -6,6 +6,7 @@
 #include "core/dtype.h"
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace mlxcel {
@@ -29,11 +30,18 @@ struct KvCacheSpec {
 
 class KvCache {
  public:
+  explicit KvCache(KvCacheSpec spec) : spec_(std::move(spec)) {}
   virtual ~KvCache() = default;
+  const KvCacheSpec& spec() const {
+    return spec_;
+  }
   // Grows to at least this many blocks; existing content stays.
   virtual void reserve(int num_blocks) = 0;
   virtual int num_blocks() const = 0;
   virtual void copy_block(int from, int to) = 0;
+
+ private:
+  KvCacheSpec spec_;
 };
 
 }  // namespace mlxcel

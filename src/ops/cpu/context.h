@@ -14,6 +14,8 @@
 
 namespace mlxcel::cpu {
 
+struct NormKernels;
+
 // Recycles 64-byte aligned buffers, so that a decode step allocates nothing.
 class BufferPool {
  public:
@@ -59,10 +61,11 @@ float* data(const Tensor& tensor);
 // Normalizes one row; weight and bias are f32 copies made by prepare_norm.
 class CpuNorm : public Norm {
  public:
-  explicit CpuNorm(const NormWeights& weights);
+  CpuNorm(const NormWeights& weights, Isa isa);
   void apply(const float* x, float* y) const;  // y may be x
 
  private:
+  const NormKernels& kernels_;
   NormKind kind_;
   float eps_;
   std::vector<float> weight_;  // offset already added; empty: ones

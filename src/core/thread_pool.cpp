@@ -1,0 +1,354 @@
+#include "core/thread_pool.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <exception>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+namespace mlxcel {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A decode step calls run() every few microseconds, so a waiting thread stays
+// awake across the gaps between ops and between steps.
+constexpr auto kSpinTime = std::chrono::microseconds(60);
+// Past this a spinning thread offers its CPU to others at each look.
+constexpr auto kYieldAfter = std::chrono::microseconds(15);
+constexpr int kLooksBetweenClockReads = 64;
+
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Lets threads wait for a condition on atomics: spinning first, then asleep.
+// Whoever makes the condition true calls wake() after its atomic write.
+class Waiter {
+ public:
+  template <typename Ready>
+  void wait(Ready ready, bool spin) {
+    if (spin_until(ready, spin)) {
+      return;
+    }
+    std::unique_lock lock(mutex_);
+    // Sequentially consistent with wake(): either it sees the sleeper, or the
+    // sleeper sees the condition.
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    changed_.wait(lock, ready);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  void wake() {
+    if (sleepers_.load(std::memory_order_seq_cst) > 0) {
+      std::lock_guard lock(mutex_);
+      changed_.notify_all();
+    }
+  }
+
+ private:
+  template <typename Ready>
+  static bool spin_until(Ready& ready, bool spin) {
+    if (!spin) {  // more threads than CPUs: spinning would keep others waiting
+      for (int i = 0; i < 4; ++i) {
+        if (ready()) {
+          return true;
+        }
+        std::this_thread::yield();
+      }
+      return ready();
+    }
+    for (int i = 0; i < kLooksBetweenClockReads; ++i) {
+      if (ready()) {
+        return true;
+      }
+      relax();
+    }
+    auto start = Clock::now();
+    for (;;) {
+      auto waited = Clock::now() - start;
+      if (waited > kSpinTime) {
+        return ready();
+      }
+      if (waited > kYieldAfter) {
+        if (ready()) {
+          return true;
+        }
+        std::this_thread::yield();
+        continue;
+      }
+      for (int i = 0; i < kLooksBetweenClockReads; ++i) {
+        if (ready()) {
+          return true;
+        }
+        relax();
+      }
+    }
+  }
+
+  std::atomic<int> sleepers_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// Ends a job on the threads that wait at a barrier another one never reaches.
+struct BarrierBroken {};
+
+std::string first_line(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+// Quota over period of one group; infinite when it has no limit.
+double v2_quota(const std::filesystem::path& group) {
+  std::istringstream in(first_line(group / "cpu.max"));  // "max 100000"
+  double quota = 0, period = 0;
+  if (in >> quota >> period && quota > 0 && period > 0) {
+    return quota / period;
+  }
+  return INFINITY;
+}
+
+double v1_quota(const std::filesystem::path& group) {
+  std::istringstream quota_in(first_line(group / "cpu.cfs_quota_us"));
+  std::istringstream period_in(first_line(group / "cpu.cfs_period_us"));
+  double quota = 0, period = 0;  // quota -1: no limit
+  if (quota_in >> quota && period_in >> period && quota > 0 && period > 0) {
+    return quota / period;
+  }
+  return INFINITY;
+}
+
+// The least of a group's quota and those of the groups that hold it.
+template <typename Read>
+double least_quota(
+    const std::filesystem::path& mount, const std::string& group, Read read) {
+  double least = read(mount);
+  std::filesystem::path path = mount;
+  for (const auto& part : std::filesystem::path(group).relative_path()) {
+    path /= part;
+    least = std::min(least, read(path));
+  }
+  return least;
+}
+
+}  // namespace
+
+double cgroup_cpu_quota(const std::filesystem::path& root) {
+  double least = INFINITY;
+  std::ifstream groups(root / "proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    // "hierarchy-id:controllers:path"; version 2 has no controllers.
+    size_t first = line.find(':');
+    size_t second =
+        first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) {
+      continue;
+    }
+    std::string controllers = line.substr(first + 1, second - first - 1);
+    std::string group = line.substr(second + 1);
+    if (controllers.empty()) {
+      least =
+          std::min(least, least_quota(root / "sys/fs/cgroup", group, v2_quota));
+      continue;
+    }
+    std::istringstream names(controllers);
+    for (std::string name; std::getline(names, name, ',');) {
+      if (name == "cpu") {
+        for (const std::string& mount : {std::string("cpu"), controllers}) {
+          least = std::min(
+              least,
+              least_quota(root / "sys/fs/cgroup" / mount, group, v1_quota));
+        }
+      }
+    }
+  }
+  return least;
+}
+
+int available_cpus() {
+  int cpus = int(std::thread::hardware_concurrency());
+#ifdef __linux__
+  // A fixed cpu_set_t is too small on machines with more than 1024 CPUs.
+  for (int capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
+    cpu_set_t* set = CPU_ALLOC(capacity);
+    size_t bytes = CPU_ALLOC_SIZE(capacity);
+    bool known = set && sched_getaffinity(0, bytes, set) == 0;
+    if (known) {
+      cpus = CPU_COUNT_S(bytes, set);
+    }
+    CPU_FREE(set);
+    if (known) {
+      break;
+    }
+  }
+#endif
+  double quota = cgroup_cpu_quota("/");
+  if (quota < cpus) {
+    cpus = int(std::lround(quota));
+  }
+  return std::max(cpus, 1);
+}
+
+struct ThreadPool::State {
+  int threads = 1;
+  bool spin = true;
+  std::vector<std::thread> workers;
+
+  // Written by the caller before `epoch`, read by workers after it.
+  const std::function<void(int)>* job = nullptr;
+  bool stop = false;
+  std::mutex error_mutex;
+  std::exception_ptr error;
+
+  alignas(64) std::atomic<uint32_t> epoch{0};  // counts jobs
+  alignas(64) std::atomic<int> running{0};     // workers not done yet
+  alignas(64) std::atomic<int> arrived{0};     // at the barrier
+  alignas(64) std::atomic<uint32_t> phase{0};  // counts barriers passed
+  std::atomic<bool> failed{false};
+  Waiter started, finished, passed;
+
+  void run_job(int thread) {
+    try {
+      (*job)(thread);
+    } catch (const BarrierBroken&) {
+    } catch (...) {
+      {
+        std::lock_guard lock(error_mutex);
+        if (!error) {
+          error = std::current_exception();
+        }
+      }
+      failed.store(true, std::memory_order_seq_cst);
+      passed.wake();
+    }
+  }
+
+  void work(int thread) {
+    uint32_t seen = 0;
+    for (;;) {
+      started.wait(
+          [&] { return epoch.load(std::memory_order_seq_cst) != seen; }, spin);
+      ++seen;
+      if (stop) {
+        return;
+      }
+      run_job(thread);
+      if (running.fetch_sub(1, std::memory_order_seq_cst) == 1) {
+        finished.wake();
+      }
+    }
+  }
+
+  void begin() {
+    epoch.fetch_add(1, std::memory_order_seq_cst);
+    started.wake();
+  }
+
+  void shut_down() {
+    stop = true;
+    begin();
+    for (auto& worker : workers) {
+      worker.join();
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
+  int cpus = available_cpus();
+  state_->threads = threads > 0 ? threads : cpus;
+  state_->spin = state_->threads <= cpus;
+  try {
+    for (int thread = 1; thread < state_->threads; ++thread) {
+      state_->workers.emplace_back(
+          [state = state_.get(), thread] { state->work(thread); });
+    }
+  } catch (...) {  // the system has no more threads
+    state_->shut_down();
+    throw;
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  state_->shut_down();
+}
+
+int ThreadPool::size() const {
+  return state_->threads;
+}
+
+void ThreadPool::run(const std::function<void(int thread)>& job) {
+  State& state = *state_;
+  state.job = &job;
+  state.arrived.store(0, std::memory_order_relaxed);
+  state.failed.store(false, std::memory_order_relaxed);
+  if (state.threads > 1) {
+    state.running.store(state.threads - 1, std::memory_order_relaxed);
+    state.begin();
+  }
+  state.run_job(0);
+  if (state.threads > 1) {
+    state.finished.wait(
+        [&] { return state.running.load(std::memory_order_seq_cst) == 0; },
+        state.spin);
+  }
+  if (state.error) {
+    std::rethrow_exception(std::exchange(state.error, nullptr));
+  }
+}
+
+void ThreadPool::barrier() {
+  State& state = *state_;
+  if (state.threads == 1) {
+    return;
+  }
+  // Sense reversal: the last to arrive opens the next phase, and the count is
+  // ready for the next barrier before anyone can reach it.
+  uint32_t phase = state.phase.load(std::memory_order_relaxed);
+  if (state.arrived.fetch_add(1, std::memory_order_acq_rel) ==
+      state.threads - 1) {
+    state.arrived.store(0, std::memory_order_relaxed);
+    state.phase.store(phase + 1, std::memory_order_seq_cst);
+    state.passed.wake();
+    return;
+  }
+  auto open = [&] {
+    return state.phase.load(std::memory_order_seq_cst) != phase;
+  };
+  state.passed.wait(
+      [&] { return open() || state.failed.load(std::memory_order_seq_cst); },
+      state.spin);
+  if (!open()) {
+    throw BarrierBroken();
+  }
+}
+
+std::pair<int64_t, int64_t> split_range(
+    int64_t count, int part, int parts, int64_t grain) {
+  int64_t grains = (count + grain - 1) / grain;
+  int64_t begin = grains * part / parts * grain;
+  int64_t end = grains * (part + 1) / parts * grain;
+  return {std::min(begin, count), std::min(end, count)};
+}
+
+}  // namespace mlxcel

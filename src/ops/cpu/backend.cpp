@@ -1,0 +1,103 @@
+// The CPU backend: binds the interface to the functions beside it.
+#include "ops/backend.h"
+
+#include "core/error.h"
+#include "ops/cpu/attention.h"
+#include "ops/cpu/elementwise.h"
+#include "ops/cpu/matmul.h"
+
+#include <cstring>
+
+namespace mlxcel {
+
+namespace cpu {
+
+namespace {
+
+class CpuBackend : public Backend {
+ public:
+  explicit CpuBackend(const BackendOptions& options) : context_(options) {}
+
+  std::string description() const override {
+    int threads = context_.pool.size();
+    return cat(
+        "cpu (",
+        name_of(context_.isa),
+        ", ",
+        threads,
+        threads == 1 ? " thread)" : " threads)");
+  }
+
+  std::unique_ptr<Linear> prepare_linear(LinearWeights weights) override {
+    return cpu::prepare_linear(context_, std::move(weights));
+  }
+  std::unique_ptr<Embedding> prepare_embedding(
+      EmbeddingWeights weights) override {
+    return cpu::prepare_embedding(context_, std::move(weights));
+  }
+  std::unique_ptr<Norm> prepare_norm(NormWeights weights) override {
+    return std::make_unique<CpuNorm>(weights, context_.isa);
+  }
+  std::unique_ptr<Rope> prepare_rope(RopeTable table) override {
+    return cpu::prepare_rope(std::move(table));
+  }
+  std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec& spec) override {
+    return cpu::make_kv_cache(spec);
+  }
+
+  Tensor embed(const Step& step, const Embedding& table, float scale) override {
+    return cpu::embed(context_, step, table, scale);
+  }
+  Tensor norm(const Step&, const Tensor& x, const Norm& norm) override {
+    return cpu::norm(context_, x, norm);
+  }
+  Tensor linear(
+      const Step& step,
+      const Tensor& x,
+      const Linear& weight,
+      const LinearOptions& options) override {
+    return cpu::linear(context_, step, x, weight, options);
+  }
+  Tensor mlp(
+      const Step& step,
+      const Tensor& x,
+      const MlpWeights& weights,
+      const LinearOptions& options) override {
+    return cpu::mlp(context_, step, x, weights, options);
+  }
+  Tensor attention(
+      const Step& step,
+      const Tensor& qkv,
+      const AttentionArgs& args,
+      KvCache& cache,
+      int layer) override {
+    return cpu::attention(context_, step, qkv, args, cache, layer);
+  }
+  Tensor add(
+      const Step&, const Tensor& x, const Tensor& y, float scale) override {
+    return cpu::add(context_, x, y, scale);
+  }
+  Tensor head(
+      const Step& step, const Tensor& x, const HeadArgs& args) override {
+    return cpu::head(context_, step, x, args);
+  }
+  void read(const Tensor& tensor, float* out) override {
+    size_t values = size_t(tensor.rows()) * size_t(tensor.cols());
+    if (values != 0) {
+      std::memcpy(out, data(tensor), values * sizeof(float));
+    }
+  }
+
+ private:
+  Context context_;
+};
+
+}  // namespace
+
+}  // namespace cpu
+
+std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options) {
+  return std::make_unique<cpu::CpuBackend>(options);
+}
+
+}  // namespace mlxcel

@@ -1,0 +1,54 @@
+#include "ops/cpu/elementwise.h"
+
+#include "ops/cpu/kernels/norm_kernels.h"
+
+namespace mlxcel::cpu {
+
+namespace {
+
+// Below this many values a fork costs more than it saves.
+constexpr int64_t kMinValues = 16384;
+
+template <typename Row>
+void for_rows(Context& context, int64_t rows, int64_t cols, Row row) {
+  if (rows * cols < kMinValues) {
+    for (int64_t i = 0; i < rows; ++i) {
+      row(i);
+    }
+    return;
+  }
+  context.pool.run([&](int thread) {
+    auto [begin, end] = split_range(rows, thread, context.pool.size());
+    for (int64_t i = begin; i < end; ++i) {
+      row(i);
+    }
+  });
+}
+
+}  // namespace
+
+Tensor norm(Context& context, const Tensor& x, const Norm& norm) {
+  Tensor y = context.make(x.rows(), x.cols());
+  const auto& weights = static_cast<const CpuNorm&>(norm);
+  const float* from = data(x);
+  float* to = data(y);
+  int64_t cols = x.cols();
+  for_rows(context, x.rows(), cols, [&](int64_t i) {
+    weights.apply(from + i * cols, to + i * cols);
+  });
+  return y;
+}
+
+Tensor add(Context& context, const Tensor& x, const Tensor& y, float scale) {
+  Tensor sum = context.make(x.rows(), x.cols());
+  const NormKernels& kernels = norm_kernels(context.isa);
+  const float *a = data(x), *b = data(y);
+  float* to = data(sum);
+  int64_t cols = x.cols();
+  for_rows(context, x.rows(), cols, [&](int64_t i) {
+    kernels.add(a + i * cols, b + i * cols, scale, to + i * cols, cols);
+  });
+  return sum;
+}
+
+}  // namespace mlxcel::cpu

@@ -1,0 +1,169 @@
+#include "core/half.h"
+#include "ops/cpu/kernels/attention_kernels.h"
+#include "ops/kv_cache.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace mlxcel::cpu {
+
+namespace {
+
+constexpr float kLog2e = 1.44269504f;
+constexpr float kMaxF16 = 65504.0f;
+// Columns converted at a time; a head's values have up to a few hundred.
+constexpr int kColumns = 64;
+
+inline float widen_one(uint16_t bits, DType type) {
+  return type == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+
+void add_row(float* c, float a, const float* b, int n) {
+  for (int j = 0; j < n; ++j) {
+    c[j] += a * b[j];
+  }
+}
+
+void product(
+    const float* a,
+    int lda,
+    const void* b,
+    DType b_type,
+    int n,
+    int k,
+    int m,
+    float* c,
+    int ldc,
+    bool accumulate) {
+  if (!accumulate) {
+    for (int i = 0; i < m; ++i) {
+      std::fill_n(c + i * ldc, n, 0.0f);
+    }
+  }
+  if (b_type == DType::f32) {
+    const float* rows = static_cast<const float*>(b);
+    for (int i = 0; i < m; ++i) {
+      for (int p = 0; p < k; ++p) {
+        add_row(c + i * ldc, a[i * lda + p], rows + p * n, n);
+      }
+    }
+    return;
+  }
+  const uint16_t* pairs = static_cast<const uint16_t*>(b);
+  float even[kColumns], odd[kColumns];
+  for (int first = 0; first < n; first += kColumns) {
+    int width = std::min(kColumns, n - first);
+    for (int p = 0; p < k; p += 2) {
+      const uint16_t* row = pairs + int64_t(p) * n + 2 * first;
+      for (int j = 0; j < width; ++j) {
+        even[j] = widen_one(row[2 * j], b_type);
+        odd[j] = widen_one(row[2 * j + 1], b_type);
+      }
+      for (int i = 0; i < m; ++i) {
+        add_row(c + i * ldc + first, a[i * lda + p], even, width);
+        add_row(c + i * ldc + first, a[i * lda + p + 1], odd, width);
+      }
+    }
+  }
+}
+
+void widen(const void* b, DType b_type, int n, int k, float* out) {
+  const uint16_t* pairs = static_cast<const uint16_t*>(b);
+  for (int p = 0; p < k; p += 2) {
+    for (int j = 0; j < n; ++j) {
+      out[p * n + j] = widen_one(pairs[p * n + 2 * j], b_type);
+      out[(p + 1) * n + j] = widen_one(pairs[p * n + 2 * j + 1], b_type);
+    }
+  }
+}
+
+void f16_to_bf16(const uint16_t* from, uint16_t* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = f32_to_bf16(f16_to_f32(from[i]));
+  }
+}
+
+void narrow(const float* from, DType to_type, uint16_t* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    float x = from[i];
+    if (to_type == DType::bf16) {
+      to[i] = f32_to_bf16(x);
+    } else {
+      to[i] =
+          f32_to_f16(std::isfinite(x) ? std::clamp(x, -kMaxF16, kMaxF16) : x);
+    }
+  }
+}
+
+float softmax(
+    float* s,
+    int begin,
+    int end,
+    float cap,
+    SoftmaxState* state,
+    uint16_t* p_bf16) {
+  float highest = -std::numeric_limits<float>::infinity();
+  for (int j = begin; j < end; ++j) {
+    if (cap > 0) {
+      s[j] = cap * std::tanh(s[j] / cap) * kLog2e;
+    }
+    highest = std::max(highest, s[j]);
+  }
+  float max = std::max(state->max, highest);
+  float sum = 0;
+  for (int j = 0; j < kKvBlockSize; ++j) {
+    s[j] = j >= begin && j < end ? std::exp2(s[j] - max) : 0.0f;
+    sum += s[j];
+    if (p_bf16) {
+      p_bf16[j] = f32_to_bf16(s[j]);
+    }
+  }
+  float factor = std::exp2(state->max - max);
+  state->sum = state->sum * factor + sum;
+  state->max = max;
+  return factor;
+}
+
+void scale(float* y, float factor, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] *= factor;
+  }
+}
+
+void add_scaled(float* y, const float* x, float factor, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] += factor * x[i];
+  }
+}
+
+void rotate(
+    float* x,
+    const float* cosine,
+    const float* sine,
+    int half,
+    bool interleaved) {
+  int step = interleaved ? 2 : 1;
+  int distance = interleaved ? 1 : half;
+  for (int i = 0; i < half; ++i) {
+    float a = x[step * i], b = x[step * i + distance];
+    x[step * i] = a * cosine[i] - b * sine[i];
+    x[step * i + distance] = b * cosine[i] + a * sine[i];
+  }
+}
+
+}  // namespace
+
+const AttentionKernels kAttentionPortable = {
+    .product = product,
+    .product_bf16 = nullptr,
+    .widen = widen,
+    .f16_to_bf16 = f16_to_bf16,
+    .narrow = narrow,
+    .softmax = softmax,
+    .scale = scale,
+    .add_scaled = add_scaled,
+    .rotate = rotate,
+};
+
+}  // namespace mlxcel::cpu

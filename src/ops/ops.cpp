@@ -1,0 +1,354 @@
+#include "ops/ops.h"
+
+#include "core/error.h"
+
+namespace mlxcel::ops {
+
+namespace {
+
+constexpr const char* kCheckConfig =
+    "check the sizes in config.json against the weights";
+
+[[noreturn]] void mismatch(
+    const char* op, const char* what, std::string why, const char* fix) {
+  throw ShapeError(cat(op, ": ", what), std::move(why), fix);
+}
+
+std::string shape_of(const Tensor& tensor) {
+  return cat("[", tensor.rows(), ", ", tensor.cols(), "]");
+}
+
+// The rows of the step's segments are its rows, prompt rows first, and every
+// sequence has the blocks that its positions need.
+void check_step(const char* op, const Step& step, const KvCache* cache) {
+  int row = 0, prompt_rows = 0;
+  bool generated = false;
+  for (const Segment& segment : step.segments) {
+    if (segment.first_row != row || segment.num_rows <= 0 ||
+        segment.position < 0 || (segment.prompt && generated)) {
+      mismatch(
+          op,
+          "the step's segments do not follow each other",
+          cat("a segment of ",
+              segment.num_rows,
+              " rows starts at row ",
+              segment.first_row,
+              ", position ",
+              segment.position,
+              "; expected row ",
+              row),
+          "segments cover the rows in order, prompt segments first");
+    }
+    row += segment.num_rows;
+    generated |= !segment.prompt;
+    prompt_rows += segment.prompt ? segment.num_rows : 0;
+    if (!cache) {
+      continue;
+    }
+    int64_t end = segment.position + segment.num_rows;
+    if (int64_t(segment.blocks.size()) * kKvBlockSize < end) {
+      mismatch(
+          op,
+          "the sequence has too few cache blocks",
+          cat(segment.blocks.size(),
+              " blocks of ",
+              kKvBlockSize,
+              " positions for ",
+              end,
+              " positions"),
+          "assign blocks to the sequence before the step");
+    }
+    int64_t needed = (end + kKvBlockSize - 1) / kKvBlockSize;
+    for (int64_t i = 0; i < needed; ++i) {
+      int32_t block = segment.blocks[size_t(i)];
+      if (block < 0 || block >= cache->num_blocks()) {
+        mismatch(
+            op,
+            "a cache block does not exist",
+            cat("block ", block, " of ", cache->num_blocks()),
+            "reserve the blocks in the cache before the step");
+      }
+    }
+  }
+  if (row != step.num_rows() || prompt_rows != step.num_prompt_rows) {
+    mismatch(
+        op,
+        "the step's segments do not cover its rows",
+        cat("segments hold ",
+            row,
+            " rows, ",
+            prompt_rows,
+            " of them prompt rows; the step has ",
+            step.num_rows(),
+            " and ",
+            step.num_prompt_rows),
+        "every row belongs to one segment");
+  }
+}
+
+void check_rows(const char* op, const Step& step, const Tensor& x) {
+  if (x.rows() != step.num_rows()) {
+    mismatch(
+        op,
+        "the input does not fit the step",
+        cat("input ", shape_of(x), ", step of ", step.num_rows(), " rows"),
+        "pass the tensor that this step's ops returned");
+  }
+}
+
+void check_norm(
+    const char* op, const char* role, const Norm* norm, int64_t size) {
+  if (norm && norm->size() != size) {
+    mismatch(
+        op,
+        cat(role, " does not fit").c_str(),
+        cat("norm [", norm->size(), "], features [", size, "]"),
+        kCheckConfig);
+  }
+}
+
+void check_options(
+    const char* op,
+    const Tensor& x,
+    int64_t in,
+    int64_t out,
+    const LinearOptions& options) {
+  if (x.cols() != in) {
+    mismatch(
+        op,
+        "the weight does not fit the input",
+        cat("weight [", out, ", ", in, "], input ", shape_of(x)),
+        kCheckConfig);
+  }
+  check_norm(op, "the input norm", options.norm, in);
+  check_norm(op, "the output norm", options.output_norm, out);
+  if (options.residual && (options.residual->rows() != x.rows() ||
+                           options.residual->cols() != out)) {
+    mismatch(
+        op,
+        "the residual does not fit the output",
+        cat("residual ",
+            shape_of(*options.residual),
+            ", output [",
+            x.rows(),
+            ", ",
+            out,
+            "]"),
+        kCheckConfig);
+  }
+}
+
+}  // namespace
+
+Tensor embed(
+    Backend& backend, const Step& step, const Embedding& table, float scale) {
+  check_step("embed", step, nullptr);
+  for (int32_t token : step.tokens) {
+    if (token < 0 || token >= table.vocab()) {
+      mismatch(
+          "embed",
+          "a token is outside the table",
+          cat("token ",
+              token,
+              ", table [",
+              table.vocab(),
+              ", ",
+              table.hidden(),
+              "]"),
+          "check that the tokenizer belongs to this model");
+    }
+  }
+  return backend.embed(step, table, scale);
+}
+
+Tensor norm(
+    Backend& backend, const Step& step, const Tensor& x, const Norm& norm) {
+  check_rows("norm", step, x);
+  check_norm("norm", "the weight", &norm, x.cols());
+  return backend.norm(step, x, norm);
+}
+
+Tensor linear(
+    Backend& backend,
+    const Step& step,
+    const Tensor& x,
+    const Linear& weight,
+    const LinearOptions& options) {
+  check_rows("linear", step, x);
+  check_options("linear", x, weight.in(), weight.out(), options);
+  return backend.linear(step, x, weight, options);
+}
+
+Tensor mlp(
+    Backend& backend,
+    const Step& step,
+    const Tensor& x,
+    const MlpWeights& weights,
+    const LinearOptions& options) {
+  check_rows("mlp", step, x);
+  check_options("mlp", x, weights.up->in(), weights.down->out(), options);
+  int64_t inner = weights.gated ? weights.up->out() / 2 : weights.up->out();
+  if (weights.down->in() != inner ||
+      (weights.gated && weights.up->out() % 2 != 0)) {
+    mismatch(
+        "mlp",
+        "up and down do not fit each other",
+        cat(weights.gated ? "gate and up [" : "up [",
+            weights.up->out(),
+            ", ",
+            weights.up->in(),
+            "], down [",
+            weights.down->out(),
+            ", ",
+            weights.down->in(),
+            "]"),
+        kCheckConfig);
+  }
+  return backend.mlp(step, x, weights, options);
+}
+
+Tensor attention(
+    Backend& backend,
+    const Step& step,
+    const Tensor& qkv,
+    const AttentionArgs& args,
+    KvCache& cache,
+    int layer) {
+  const char* op = "attention";
+  check_rows(op, step, qkv);
+  check_step(op, step, &cache);
+  const auto& layers = cache.spec().layers;
+  if (layer < 0 || size_t(layer) >= layers.size()) {
+    mismatch(
+        op,
+        "the cache has no such layer",
+        cat("layer ", layer, " of ", layers.size()),
+        "make the cache from the model's own specification");
+  }
+  if (args.num_heads <= 0 || args.num_kv_heads <= 0 || args.head_dim <= 0 ||
+      args.num_heads % args.num_kv_heads != 0) {
+    mismatch(
+        op,
+        "heads do not divide into groups",
+        cat(args.num_heads,
+            " query heads, ",
+            args.num_kv_heads,
+            " key heads, head size ",
+            args.head_dim),
+        "check num_attention_heads and num_key_value_heads in config.json");
+  }
+  const KvLayerSpec& spec = layers[size_t(layer)];
+  if (spec.num_kv_heads != args.num_kv_heads || spec.k_dim != args.head_dim ||
+      spec.v_dim != args.head_dim) {
+    mismatch(
+        op,
+        "the cache's layer does not fit",
+        cat("cache ",
+            spec.num_kv_heads,
+            " heads of ",
+            spec.k_dim,
+            " and ",
+            spec.v_dim,
+            ", attention ",
+            args.num_kv_heads,
+            " heads of ",
+            args.head_dim),
+        "make the cache from the model's own specification");
+  }
+  int64_t cols =
+      int64_t(args.num_heads + 2 * args.num_kv_heads) * args.head_dim;
+  if (qkv.cols() != cols) {
+    mismatch(
+        op,
+        "the projection does not fit the heads",
+        cat("projection ",
+            shape_of(qkv),
+            ", expected [",
+            qkv.rows(),
+            ", (",
+            args.num_heads,
+            " + 2 * ",
+            args.num_kv_heads,
+            ") * ",
+            args.head_dim,
+            "]"),
+        kCheckConfig);
+  }
+  auto check_head_norm = [&](const char* role, const Norm* norm, int heads) {
+    if (norm && norm->size() != args.head_dim) {
+      check_norm(op, role, norm, int64_t(heads) * args.head_dim);
+    }
+  };
+  check_head_norm("the query norm", args.q_norm, args.num_heads);
+  check_head_norm("the key norm", args.k_norm, args.num_kv_heads);
+  if (args.rope && args.rope->dims() > args.head_dim) {
+    mismatch(
+        op,
+        "the rotary table is wider than a head",
+        cat("table ", args.rope->dims(), ", head size ", args.head_dim),
+        "check partial_rotary_factor and head_dim in config.json");
+  }
+  if (!args.sinks.empty() && args.sinks.size() != size_t(args.num_heads)) {
+    mismatch(
+        op,
+        "sinks do not fit the heads",
+        cat("sinks [", args.sinks.size(), "], heads ", args.num_heads),
+        kCheckConfig);
+  }
+  return backend.attention(step, qkv, args, cache, layer);
+}
+
+Tensor add(
+    Backend& backend,
+    const Step& step,
+    const Tensor& x,
+    const Tensor& y,
+    float scale) {
+  check_rows("add", step, x);
+  if (x.rows() != y.rows() || x.cols() != y.cols()) {
+    mismatch(
+        "add",
+        "the terms differ in shape",
+        cat(shape_of(x), " and ", shape_of(y)),
+        kCheckConfig);
+  }
+  return backend.add(step, x, y, scale);
+}
+
+Tensor head(
+    Backend& backend, const Step& step, const Tensor& x, const HeadArgs& args) {
+  check_rows("head", step, x);
+  if (args.head->in() != x.cols()) {
+    mismatch(
+        "head",
+        "the weight does not fit the input",
+        cat("weight [",
+            args.head->out(),
+            ", ",
+            args.head->in(),
+            "], input ",
+            shape_of(x)),
+        kCheckConfig);
+  }
+  check_norm("head", "the final norm", args.norm, x.cols());
+  int32_t last = -1;
+  for (int32_t row : step.output_rows) {
+    if (row <= last || row >= step.num_rows()) {
+      mismatch(
+          "head",
+          "an output row is not in the step",
+          cat("row ",
+              row,
+              " after ",
+              last,
+              ", step of ",
+              step.num_rows(),
+              " rows"),
+          "list rows of the step in ascending order");
+    }
+    last = row;
+  }
+  return backend.head(step, x, args);
+}
+
+}  // namespace mlxcel::ops
