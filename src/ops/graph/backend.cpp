@@ -1,0 +1,286 @@
+// The graph backend and the entry points of its library.
+#include "core/error.h"
+#include "ops/graph/attention.h"
+#include "ops/graph/kv_cache.h"
+#include "ops/graph/linear.h"
+#include "ops/graph/norm.h"
+#include "ops/graph/plan.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace mlxcel::graph {
+
+namespace {
+
+class GraphBackend : public Backend {
+  // Runs a part of the interface on the right device, and turns MLX's
+  // exceptions into ours.
+  template <typename F>
+  auto guard(const char* op, const std::string& name, const F& body) {
+    try {
+      context_->enter();
+      return body();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw Error(
+          cat("graph backend: ",
+              op,
+              name.empty() ? "" : " of ",
+              name,
+              " failed"),
+          error.what(),
+          "try --backend cpu");
+    }
+  }
+
+ public:
+  explicit GraphBackend(const BackendOptions& options)
+      : context_(std::make_shared<Context>(options)) {}
+
+  std::string description() const override {
+    std::string name = "cpu";
+    if (context_->gpu) {
+      name = "gpu";
+      const auto& info = mx::device_info(context_->device);
+      auto entry = info.find("device_name");
+      if (entry != info.end()) {
+        name += ", " + std::get<std::string>(entry->second);
+      }
+    }
+    return cat(
+        "graph (MLX ",
+        mx::version(),
+        ", ",
+        name,
+        ", ",
+        context_->compute_dtype,
+        ")");
+  }
+
+  std::unique_ptr<Linear> prepare_linear(LinearWeights weights) override {
+    return guard("prepare_linear", weights.name, [&] {
+      return std::make_unique<GraphLinear>(*context_, weights);
+    });
+  }
+
+  std::unique_ptr<Embedding> prepare_embedding(
+      EmbeddingWeights weights) override {
+    return guard("prepare_embedding", weights.table.name, [&] {
+      return std::make_unique<GraphEmbedding>(*context_, weights);
+    });
+  }
+
+  std::unique_ptr<Norm> prepare_norm(NormWeights weights) override {
+    return guard("prepare_norm", "", [&] {
+      return std::make_unique<GraphNorm>(*context_, weights);
+    });
+  }
+
+  std::unique_ptr<Rope> prepare_rope(RopeTable table) override {
+    return guard("prepare_rope", "", [&] {
+      return std::make_unique<GraphRope>(*context_, table);
+    });
+  }
+
+  std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec& spec) override {
+    return guard("make_kv_cache", "", [&] {
+      return std::make_unique<GraphKvCache>(context_, spec);
+    });
+  }
+
+  Tensor embed(const Step& step, const Embedding& table, float scale) override {
+    return guard("embed", "", [&] {
+      mx::array ids(step.tokens.data(), {step.num_rows()}, mx::int32);
+      mx::array x = static_cast<const GraphEmbedding&>(table).apply(
+          *context_, ids, plan(step));
+      return context_->wrap(context_->scale_add(x, scale, nullptr));
+    });
+  }
+
+  Tensor norm(const Step&, const Tensor& x, const Norm& norm) override {
+    return guard("norm", "", [&] {
+      return context_->wrap(apply_norm(&norm, value(x)));
+    });
+  }
+
+  Tensor linear(
+      const Step& step,
+      const Tensor& x,
+      const Linear& weight,
+      const LinearOptions& options) override {
+    return guard("linear", "", [&] {
+      mx::array y = multiply(step, apply_norm(options.norm, value(x)), weight);
+      return context_->wrap(finish(y, options));
+    });
+  }
+
+  Tensor mlp(
+      const Step& step,
+      const Tensor& x,
+      const MlpWeights& weights,
+      const LinearOptions& options) override {
+    return guard("mlp", "", [&] {
+      mx::array y =
+          multiply(step, apply_norm(options.norm, value(x)), *weights.up);
+      if (weights.gated) {
+        int rows = y.shape(0), inner = y.shape(1) / 2;
+        mx::array gate = mx::slice(y, {0, 0}, {rows, inner});
+        mx::array up = mx::slice(y, {0, inner}, {rows, 2 * inner});
+        y = mx::multiply(activate(weights.activation, gate), up);
+      } else {
+        y = activate(weights.activation, y);
+      }
+      return context_->wrap(finish(multiply(step, y, *weights.down), options));
+    });
+  }
+
+  Tensor attention(
+      const Step& step,
+      const Tensor& qkv,
+      const AttentionArgs& args,
+      KvCache& cache,
+      int layer) override {
+    return guard("attention", "", [&] {
+      return context_->wrap(graph::attention(
+          *context_,
+          plan(step),
+          value(qkv),
+          args,
+          static_cast<GraphKvCache&>(cache),
+          layer));
+    });
+  }
+
+  Tensor add(
+      const Step&, const Tensor& x, const Tensor& y, float scale) override {
+    return guard("add", "", [&] {
+      return context_->wrap(context_->scale_add(value(y), scale, &value(x)));
+    });
+  }
+
+  Tensor head(
+      const Step& step, const Tensor& x, const HeadArgs& args) override {
+    return guard("head", "", [&] {
+      int rows = int(step.output_rows.size());
+      mx::array logits = mx::zeros({rows, int_of(args.head->out())});
+      if (rows > 0) {
+        mx::array wanted = value(x);
+        if (rows < step.num_rows()) {
+          wanted = mx::take(
+              wanted, mx::array(step.output_rows.data(), {rows}, mx::int32), 0);
+        }
+        logits = mx::astype(
+            head_product(step, apply_norm(args.norm, wanted), args),
+            mx::float32);
+        if (args.scale != 1) {
+          logits = mx::multiply(logits, context_->scalar(args.scale));
+        }
+        if (args.softcap != 0) {
+          logits = mx::multiply(
+              mx::tanh(
+                  mx::multiply(logits, context_->scalar(1 / args.softcap))),
+              context_->scalar(args.softcap));
+        }
+      }
+      // The device starts now; a step without output rows ends here too, so
+      // that the graph never spans two steps.
+      context_->eval({logits}, false);
+      return context_->wrap(logits);
+    });
+  }
+
+  void read(const Tensor& tensor, float* out) override {
+    guard("read", "", [&] {
+      mx::array wide = mx::contiguous(mx::astype(value(tensor), mx::float32));
+      context_->eval({wide}, true);
+      std::memcpy(out, wide.data<float>(), wide.nbytes());
+      return 0;
+    });
+  }
+
+ private:
+  Plan& plan(const Step& step) {
+    if (!plan_ || !plan_->describes(step)) {
+      plan_ = std::make_unique<Plan>(step);
+    }
+    return *plan_;
+  }
+
+  static mx::array apply_norm(const Norm* norm, const mx::array& x) {
+    return norm ? static_cast<const GraphNorm*>(norm)->apply(x) : x;
+  }
+
+  mx::array multiply(
+      const Step& step, const mx::array& x, const Linear& weight) {
+    return static_cast<const GraphLinear&>(weight).apply(
+        *context_, x, plan(step));
+  }
+
+  mx::array finish(const mx::array& y, const LinearOptions& options) const {
+    return context_->scale_add(
+        apply_norm(options.output_norm, y),
+        options.output_scale,
+        options.residual ? &value(*options.residual) : nullptr);
+  }
+
+  // The head sees only some rows of the step, so adapter terms on it need a
+  // plan of those rows.
+  mx::array head_product(
+      const Step& step, const mx::array& x, const HeadArgs& args) {
+    const auto& head = static_cast<const GraphLinear&>(*args.head);
+    if (x.shape(0) == step.num_rows()) {
+      return head.apply(*context_, x, plan(step));
+    }
+    Step chosen;
+    for (int32_t row : step.output_rows) {
+      for (const Segment& segment : step.segments) {
+        if (row >= segment.first_row &&
+            row < segment.first_row + segment.num_rows) {
+          Segment one = segment;
+          one.first_row = int(chosen.tokens.size());
+          one.num_rows = 1;
+          one.position = segment.position + row - segment.first_row;
+          chosen.segments.push_back(one);
+        }
+      }
+      chosen.tokens.push_back(step.tokens[size_t(row)]);
+    }
+    Plan rows(chosen);
+    return head.apply(*context_, x, rows);
+  }
+
+  std::shared_ptr<Context> context_;
+  std::unique_ptr<Plan> plan_;
+};
+
+}  // namespace
+
+}  // namespace mlxcel::graph
+
+// Makes the backend. Throws mlxcel::Error.
+extern "C" __attribute__((visibility("default"))) void
+mlxcel_make_graph_backend(
+    const mlxcel::BackendOptions* options, mlxcel::Backend** out) {
+  // f32 means f32: without this the GPU rounds inputs of f32 products to 10
+  // bits of mantissa.
+  setenv("MLX_ENABLE_TF32", "0", 0);
+  try {
+    *out = new mlxcel::graph::GraphBackend(*options);
+  } catch (const mlxcel::Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw mlxcel::Error(
+        "cannot start the graph backend", error.what(), "use --backend cpu");
+  }
+}
+
+// Whether MLX sees a GPU. Never throws.
+extern "C" __attribute__((visibility("default"))) bool mlxcel_graph_has_gpu() {
+  try {
+    return mlx::core::is_available(mlx::core::Device::gpu);
+  } catch (...) {
+    return false;
+  }
+}

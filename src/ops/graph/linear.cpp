@@ -1,0 +1,271 @@
+#include "ops/graph/linear.h"
+
+#include "core/error.h"
+
+#include <numbers>
+
+namespace mlxcel::graph {
+
+namespace {
+
+std::string mode_name(QuantMode mode) {
+  switch (mode) {
+    case QuantMode::mxfp4:
+      return "mxfp4";
+    case QuantMode::mxfp8:
+      return "mxfp8";
+    case QuantMode::nvfp4:
+      return "nvfp4";
+    case QuantMode::none:
+    case QuantMode::affine:
+      break;
+  }
+  return "affine";
+}
+
+// In the type of activations, so that no product converts it again.
+SharedArray in_compute(const Context& context, SharedArray array) {
+  if (array->dtype() == context.compute ||
+      !mx::issubdtype(array->dtype(), mx::floating)) {
+    return array;
+  }
+  mx::array converted = mx::astype(*array, context.compute);
+  mx::eval(converted);
+  return std::make_shared<const mx::array>(converted);
+}
+
+bool same_format(const MatrixWeight& a, const MatrixWeight& b) {
+  return a.quant == b.quant && a.weight.dtype == b.weight.dtype &&
+         a.scales.dtype == b.scales.dtype && a.biases.dtype == b.biases.dtype;
+}
+
+}  // namespace
+
+DeviceMatrix::DeviceMatrix(
+    Context& context, const std::vector<const MatrixWeight*>& parts)
+    : quant(parts.front()->quant) {
+  auto upload = [&](WeightTensor MatrixWeight::* member) {
+    std::vector<const WeightTensor*> tensors;
+    for (const MatrixWeight* part : parts) {
+      tensors.push_back(&(part->*member));
+    }
+    return context.uploader.upload(tensors);
+  };
+  weight = upload(&MatrixWeight::weight);
+  if (!quant.packed()) {
+    // On CPU devices a plain matrix stays in its own type and is widened when
+    // used, so that it does not take twice the memory.
+    if (context.gpu) {
+      weight = in_compute(context, weight);
+    }
+    return;
+  }
+  scales = in_compute(context, upload(&MatrixWeight::scales));
+  if (quant.mode == QuantMode::affine) {
+    biases = in_compute(context, upload(&MatrixWeight::biases));
+  }
+}
+
+mx::array DeviceMatrix::multiply(
+    const Context& context, const mx::array& x) const {
+  if (quant.packed()) {
+    return mx::quantized_matmul(
+        x,
+        *weight,
+        *scales,
+        biases ? std::optional(*biases) : std::nullopt,
+        true,
+        quant.group_size,
+        quant.bits,
+        mode_name(quant.mode));
+  }
+  return mx::matmul(x, mx::transpose(context.to_compute(*weight)));
+}
+
+mx::array DeviceMatrix::rows(
+    const Context& context, const mx::array& ids) const {
+  mx::array chosen = mx::take(*weight, ids, 0);
+  if (!quant.packed()) {
+    return context.to_compute(chosen);
+  }
+  return context.to_compute(mx::dequantize(
+      chosen,
+      mx::take(*scales, ids, 0),
+      biases ? std::optional(mx::take(*biases, ids, 0)) : std::nullopt,
+      quant.group_size,
+      quant.bits,
+      mode_name(quant.mode),
+      std::nullopt,
+      context.compute));
+}
+
+LowRankTerms::LowRankTerms(
+    const Context& context,
+    const std::vector<LowRankTerm>& terms,
+    int64_t in,
+    int64_t out)
+    : a_(0.0f), b_(0.0f) {
+  int64_t columns = 0;
+  for (const LowRankTerm& term : terms) {
+    columns += term.rank;
+    adapters_.insert(adapters_.end(), size_t(term.rank), term.adapter);
+  }
+  std::vector<float> a(size_t(in * columns)), b(size_t(columns * out), 0.0f);
+  std::vector<float> read;
+  int64_t first = 0;
+  for (const LowRankTerm& term : terms) {
+    read.resize(size_t(in * term.rank));
+    read_as_f32(term.a, read.data());
+    for (int64_t i = 0; i < in; ++i) {
+      for (int64_t r = 0; r < term.rank; ++r) {
+        a[size_t(i * columns + first + r)] =
+            read[size_t(term.rank_first ? r * in + i : i * term.rank + r)];
+      }
+    }
+    read.resize(size_t(term.rank * term.rows));
+    read_as_f32(term.b, read.data());
+    for (int64_t r = 0; r < term.rank; ++r) {
+      for (int64_t j = 0; j < term.rows; ++j) {
+        size_t at =
+            size_t(term.rank_first ? j * term.rank + r : r * term.rows + j);
+        b[size_t((first + r) * out + term.row_begin + j)] =
+            term.scale * read[at];
+      }
+    }
+    first += term.rank;
+  }
+  a_ = context.to_compute(mx::array(a.data(), {int_of(in), int_of(columns)}));
+  b_ = context.to_compute(mx::array(b.data(), {int_of(columns), int_of(out)}));
+  mx::eval(a_, b_);
+}
+
+mx::array LowRankTerms::finish(
+    const Context& context,
+    const mx::array& y,
+    const mx::array& low,
+    const Plan::RowScales& scales) const {
+  mx::array scaled = mx::multiply(low, context.to_compute(scales.scales));
+  mx::array sum = mx::add(y, mx::matmul(scaled, b_));
+  return scales.active ? mx::where(*scales.active, sum, y) : sum;
+}
+
+mx::array LowRankTerms::add_to(
+    const Context& context,
+    const mx::array& y,
+    const mx::array& x,
+    Plan& plan) const {
+  const Plan::RowScales* scales = plan.row_scales(adapters_);
+  return scales ? finish(context, y, mx::matmul(x, a_), *scales) : y;
+}
+
+mx::array LowRankTerms::add_rows_to(
+    const Context& context,
+    const mx::array& y,
+    const mx::array& ids,
+    Plan& plan) const {
+  const Plan::RowScales* scales = plan.row_scales(adapters_);
+  return scales ? finish(context, y, mx::take(a_, ids, 0), *scales) : y;
+}
+
+GraphLinear::GraphLinear(Context& context, const LinearWeights& weights)
+    : Linear(weights.parts.front().in, [&] {
+        int64_t out = 0;
+        for (const MatrixWeight& part : weights.parts) {
+          out += part.out;
+        }
+        return out;
+      }()) {
+  for (size_t i = 0; i < weights.parts.size();) {
+    std::vector<const MatrixWeight*> run;
+    for (size_t first = i; i < weights.parts.size() &&
+                           same_format(weights.parts[first], weights.parts[i]);
+         ++i) {
+      run.push_back(&weights.parts[i]);
+    }
+    parts_.emplace_back(context, run);
+  }
+  if (!weights.biases.empty()) {
+    std::vector<float> bias(size_t(out()), 0.0f);
+    int64_t row = 0;
+    bool any = false;
+    for (size_t i = 0; i < weights.parts.size(); ++i) {
+      if (weights.biases[i]) {
+        read_as_f32(*weights.biases[i], bias.data() + row);
+        any = true;
+      }
+      row += weights.parts[i].out;
+    }
+    if (any) {
+      bias_ = context.to_compute(mx::array(bias.data(), {int_of(out())}));
+      bias_->eval();
+    }
+  }
+  if (!weights.terms.empty()) {
+    terms_.emplace(context, weights.terms, in(), out());
+  }
+}
+
+mx::array GraphLinear::apply(
+    const Context& context, const mx::array& x, Plan& plan) const {
+  mx::array y = parts_.front().multiply(context, x);
+  if (parts_.size() > 1) {
+    std::vector<mx::array> pieces{y};
+    for (size_t i = 1; i < parts_.size(); ++i) {
+      pieces.push_back(parts_[i].multiply(context, x));
+    }
+    y = mx::concatenate(std::move(pieces), 1);
+  }
+  if (bias_) {
+    y = mx::add(y, *bias_);
+  }
+  return terms_ ? terms_->add_to(context, y, x, plan) : y;
+}
+
+GraphEmbedding::GraphEmbedding(
+    Context& context, const EmbeddingWeights& weights)
+    : Embedding(weights.table.out, weights.table.in),
+      table_(context, {&weights.table}) {
+  if (!weights.terms.empty()) {
+    terms_.emplace(context, weights.terms, vocab(), hidden());
+  }
+}
+
+mx::array GraphEmbedding::apply(
+    const Context& context, const mx::array& ids, Plan& plan) const {
+  mx::array x = table_.rows(context, ids);
+  return terms_ ? terms_->add_rows_to(context, x, ids, plan) : x;
+}
+
+mx::array activate(Activation activation, const mx::array& x) {
+  switch (activation) {
+    case Activation::none:
+      return x;
+    case Activation::silu:
+      return mx::multiply(x, mx::sigmoid(x));
+    case Activation::gelu: {
+      // x / 2 * (1 + erf(x / sqrt 2))
+      mx::array half(0.5f, x.dtype()), one(1.0f, x.dtype());
+      mx::array root(1 / std::numbers::sqrt2_v<float>, x.dtype());
+      return mx::multiply(
+          mx::multiply(x, half), mx::add(one, mx::erf(mx::multiply(x, root))));
+    }
+    case Activation::gelu_tanh: {
+      // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))
+      mx::array half(0.5f, x.dtype()), one(1.0f, x.dtype());
+      mx::array cubic(0.044715f, x.dtype());
+      mx::array root(std::sqrt(2 / std::numbers::pi_v<float>), x.dtype());
+      mx::array inner = mx::multiply(
+          x, mx::add(one, mx::multiply(cubic, mx::multiply(x, x))));
+      return mx::multiply(
+          mx::multiply(x, half),
+          mx::add(one, mx::tanh(mx::multiply(root, inner))));
+    }
+    case Activation::relu:
+      return mx::maximum(x, mx::array(0.0f, x.dtype()));
+    case Activation::relu_squared:
+      return mx::square(mx::maximum(x, mx::array(0.0f, x.dtype())));
+  }
+  throw Error(cat("graph backend: unknown activation ", int(activation)));
+}
+
+}  // namespace mlxcel::graph

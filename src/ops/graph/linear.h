@@ -1,0 +1,82 @@
+// Products with weight matrices in the graph backend.
+#pragma once
+
+#include "ops/graph/norm.h"
+#include "ops/graph/plan.h"
+
+namespace mlxcel::graph {
+
+// A weight matrix on the device: plain, or packed with scales.
+struct DeviceMatrix {
+  Quant quant;
+  SharedArray weight;
+  SharedArray scales, biases;  // null when plain; no biases outside affine
+
+  // Stacks parts of one format.
+  DeviceMatrix(Context& context, const std::vector<const MatrixWeight*>& parts);
+  mx::array multiply(const Context& context, const mx::array& x) const;
+  // Rows of the matrix, in the compute type.
+  mx::array rows(const Context& context, const mx::array& ids) const;
+};
+
+// All low-rank terms of one matrix, stacked along the rank, so that two
+// products serve every adapter.
+class LowRankTerms {
+ public:
+  // `in`: rows of A. A's orientation follows each term's rank_first.
+  LowRankTerms(
+      const Context& context,
+      const std::vector<LowRankTerm>& terms,
+      int64_t in,
+      int64_t out);
+  // y + scale * B (A x); rows whose scales are zero keep their bits.
+  mx::array add_to(
+      const Context& context,
+      const mx::array& y,
+      const mx::array& x,
+      Plan& plan) const;
+  // The same with rows of A chosen by id instead of multiplied.
+  mx::array add_rows_to(
+      const Context& context,
+      const mx::array& y,
+      const mx::array& ids,
+      Plan& plan) const;
+
+ private:
+  mx::array finish(
+      const Context& context,
+      const mx::array& y,
+      const mx::array& low,
+      const Plan::RowScales& scales) const;
+
+  std::vector<int> adapters_;  // one a column of A
+  mx::array a_;                // [in, columns]
+  mx::array b_;                // [columns, out], the terms' own scales inside
+};
+
+class GraphLinear : public Linear {
+ public:
+  GraphLinear(Context& context, const LinearWeights& weights);
+  // x W^T + bias + adapter terms
+  mx::array apply(const Context& context, const mx::array& x, Plan& plan) const;
+
+ private:
+  std::vector<DeviceMatrix> parts_;  // stacked along the output
+  std::optional<mx::array> bias_;
+  std::optional<LowRankTerms> terms_;
+};
+
+class GraphEmbedding : public Embedding {
+ public:
+  GraphEmbedding(Context& context, const EmbeddingWeights& weights);
+  mx::array apply(
+      const Context& context, const mx::array& ids, Plan& plan) const;
+
+ private:
+  DeviceMatrix table_;
+  std::optional<LowRankTerms> terms_;
+};
+
+mx::array activate(Activation activation, const mx::array& x);
+
+}  // namespace mlxcel::graph

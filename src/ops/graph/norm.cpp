@@ -1,0 +1,130 @@
+#include "ops/graph/norm.h"
+
+#include "core/error.h"
+
+namespace mlxcel::graph {
+
+namespace {
+
+std::optional<mx::array> read_vector(
+    const std::optional<WeightTensor>& tensor, float offset) {
+  if (!tensor) {
+    return std::nullopt;
+  }
+  std::vector<float> values(size_t(element_count(tensor->shape)));
+  read_as_f32(*tensor, values.data());
+  for (float& number : values) {
+    number += offset;
+  }
+  return mx::array(values.data(), {int_of(int64_t(values.size()))});
+}
+
+}  // namespace
+
+GraphNorm::GraphNorm(Context& context, const NormWeights& weights)
+    : Norm(weights.size),
+      kind_(weights.kind),
+      eps_(weights.eps),
+      // weight + offset rounded to 16 bits would be off in every row alike.
+      wide_(weights.weight_offset != 0 && context.compute != mx::float32),
+      weight_(read_vector(weights.weight, weights.weight_offset)),
+      bias_(read_vector(weights.bias, 0)) {
+  if (!weight_ && weights.weight_offset != 0) {
+    weight_ = mx::full({int_of(weights.size)}, 1 + weights.weight_offset);
+  }
+  for (std::optional<mx::array>* array : {&weight_, &bias_}) {
+    if (*array && !wide_) {
+      *array = context.to_compute(**array);
+    }
+    if (*array) {
+      (*array)->eval();
+    }
+  }
+}
+
+mx::array GraphNorm::apply(const mx::array& x) const {
+  mx::array input = wide_ ? mx::astype(x, mx::float32) : x;
+  mx::array y = kind_ == NormKind::rms
+                    ? mx::fast::rms_norm(input, weight_, eps_)
+                    : mx::fast::layer_norm(input, weight_, bias_, eps_);
+  if (kind_ == NormKind::rms && bias_) {
+    y = mx::add(y, *bias_);
+  }
+  return y.dtype() == x.dtype() ? y : mx::astype(y, x.dtype());
+}
+
+namespace {
+
+// MLX takes the rotation as positions divided by periods.
+mx::array periods(const std::vector<float>& inv_freq) {
+  std::vector<float> values;
+  for (float frequency : inv_freq) {
+    values.push_back(1 / frequency);
+  }
+  return mx::array(values.data(), {int(values.size())});
+}
+
+}  // namespace
+
+GraphRope::GraphRope(Context&, const RopeTable& table)
+    : Rope(table.dims),
+      interleaved_(table.interleaved),
+      switch_length_(table.switch_length),
+      short_{periods(table.inv_freq), table.scale},
+      long_{periods(table.long_inv_freq), table.long_scale} {}
+
+mx::array GraphRope::rotate(
+    const mx::array& x,
+    const mx::array& positions,
+    const Factors& factors) const {
+  // Each row is a batch of one position, so one call turns rows of many
+  // sequences: [rows, heads, 1, head_dim].
+  mx::array y = mx::fast::rope(
+      mx::expand_dims(x, 2),
+      dims(),
+      interleaved_,
+      std::nullopt,
+      1.0f,
+      positions,
+      factors.periods);
+  y = mx::squeeze(y, 2);
+  if (factors.scale == 1) {
+    return y;
+  }
+  int head_dim = x.shape(2);
+  std::vector<float> scales(size_t(head_dim), 1.0f);
+  std::fill_n(scales.begin(), dims(), factors.scale);
+  return mx::astype(
+      mx::multiply(
+          mx::astype(y, mx::float32), mx::array(scales.data(), {head_dim})),
+      x.dtype());
+}
+
+mx::array GraphRope::apply(const mx::array& x, const Plan& plan) const {
+  if (switch_length_ == 0) {
+    return rotate(x, plan.positions, short_);
+  }
+  // Runs of rows on the same side of the switch.
+  std::vector<mx::array> pieces;
+  for (size_t i = 0; i < plan.segments.size();) {
+    bool is_long = plan.segments[i].rope_length > switch_length_;
+    int begin = plan.segments[i].first_row;
+    int end = begin;
+    for (; i < plan.segments.size() &&
+           (plan.segments[i].rope_length > switch_length_) == is_long;
+         ++i) {
+      end = plan.segments[i].first_row + plan.segments[i].num_rows;
+    }
+    const Factors& factors = is_long ? long_ : short_;
+    if (begin == 0 && end == x.shape(0)) {
+      return rotate(x, plan.positions, factors);
+    }
+    pieces.push_back(rotate(
+        mx::slice(x, {begin, 0, 0}, {end, x.shape(1), x.shape(2)}),
+        mx::slice(plan.positions, {begin}, {end}),
+        factors));
+  }
+  return mx::concatenate(pieces, 0);
+}
+
+}  // namespace mlxcel::graph

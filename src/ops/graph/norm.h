@@ -1,0 +1,43 @@
+// Norms and rotary embedding of the graph backend.
+#pragma once
+
+#include "ops/graph/context.h"
+#include "ops/graph/plan.h"
+
+namespace mlxcel::graph {
+
+class GraphNorm : public Norm {
+ public:
+  GraphNorm(Context& context, const NormWeights& weights);
+  // Normalizes the last axis, of size(); keeps x's dtype.
+  mx::array apply(const mx::array& x) const;
+
+ private:
+  NormKind kind_;
+  float eps_;
+  bool wide_;  // the weight needs more precision than the activations have
+  std::optional<mx::array> weight_, bias_;
+};
+
+class GraphRope : public Rope {
+ public:
+  GraphRope(Context& context, const RopeTable& table);
+  // x: [rows, heads, head_dim], one row a token of the step.
+  mx::array apply(const mx::array& x, const Plan& plan) const;
+
+ private:
+  struct Factors {
+    mx::array periods;  // 1 / inv_freq, f32 [dims / 2]
+    float scale;
+  };
+  mx::array rotate(
+      const mx::array& x,
+      const mx::array& positions,
+      const Factors& factors) const;
+
+  bool interleaved_;
+  int64_t switch_length_;
+  Factors short_, long_;
+};
+
+}  // namespace mlxcel::graph
