@@ -27,7 +27,7 @@ void emit(LogLevel level, std::string_view message) {
     return;
   }
   std::string line = fmt::format(
-      "mlxcel: {}{}\n", level == LogLevel::warning ? "warning: " : "", message);
+      "{}{}\n", level == LogLevel::warning ? "mlxcel: warning: " : "", message);
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

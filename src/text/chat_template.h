@@ -17,10 +17,7 @@ class ChatTemplate {
   // (a string, or a list of named templates). Null when the folder has none.
   static std::unique_ptr<ChatTemplate> load(
       const std::filesystem::path& folder);
-  // A template given by the user; named tokens (bos_token, ...) come from the
-  // folder's tokenizer_config.json when a folder is given.
-  static std::unique_ptr<ChatTemplate> from_source(
-      std::string source, const std::filesystem::path& folder = {});
+  static std::unique_ptr<ChatTemplate> from_source(std::string source);
   ~ChatTemplate();
 
   struct Input {
