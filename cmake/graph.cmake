@@ -9,7 +9,12 @@ if(graph_sources)
     message(FATAL_ERROR "MLX not found with ${MLXCEL_PYTHON}: install the wheel "
             "there, or configure with -DMLXCEL_GRAPH=OFF")
   endif()
-  find_package(MLX REQUIRED CONFIG HINTS ${MLX_ROOT})
+  # Not the wheel's own package file: for CUDA that asks for the CUDA toolkit,
+  # of which only MLX itself has need.
+  add_library(mlx SHARED IMPORTED)
+  set_target_properties(mlx PROPERTIES
+    IMPORTED_LOCATION ${MLX_ROOT}/lib/libmlx${CMAKE_SHARED_LIBRARY_SUFFIX}
+    INTERFACE_INCLUDE_DIRECTORIES ${MLX_ROOT}/include)
   add_library(mlxcel_graph MODULE ${graph_sources})
   target_include_directories(mlxcel_graph PRIVATE src)
   target_link_libraries(mlxcel_graph PRIVATE mlx fmt::fmt)

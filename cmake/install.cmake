@@ -1,8 +1,8 @@
 # A tree that can be moved anywhere and needs neither Python nor Rust:
 #   bin/mlxcel
-#   lib/mlxcel/libmlxcel_graph.so, libfmt, mlx/lib, mlx_cpu.libs
+#   lib/mlxcel/libmlxcel_graph.so, libfmt, mlx/lib, mlx_*.libs
 #   share/mlxcel, share/man, share/doc and the shells' completions
-# libmlx looks for its BLAS at ../../mlx_cpu.libs from its own folder, so the
+# libmlx looks for its BLAS in ../../mlx_*.libs from its own folder, so the
 # wheel's layout is kept.
 if(NOT TARGET mlxcel)
   return()
@@ -34,8 +34,9 @@ if(TARGET mlxcel_graph)
   install(DIRECTORY ${wheel_root}/lib/
           DESTINATION ${private_libraries}/mlx/lib COMPONENT program
           USE_SOURCE_PERMISSIONS)
-  if(EXISTS ${site_packages}/mlx_cpu.libs)
-    install(DIRECTORY ${site_packages}/mlx_cpu.libs
+  file(GLOB wheel_libraries ${site_packages}/mlx_*.libs)
+  if(wheel_libraries)
+    install(DIRECTORY ${wheel_libraries}
             DESTINATION ${private_libraries} COMPONENT program
             USE_SOURCE_PERMISSIONS)
   endif()

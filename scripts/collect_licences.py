@@ -31,7 +31,7 @@ def wheel_entries(site_packages):
         folder = info / "licenses"
         files = licence_files(folder) if folder.is_dir() else []
         yield name, "MIT", [path.read_text() for path in files]
-    libraries = sorted((site_packages / "mlx_cpu.libs").glob("lib*"))
+    libraries = sorted(site_packages.glob("mlx_*.libs/lib*"))
     names = {path.name.split("-")[0] for path in libraries}
     if {"libblas", "liblapack"} & names:
         yield "Reference BLAS and LAPACK", "BSD-3-Clause", [

@@ -70,10 +70,10 @@ Activation activation_from_name(const Config& config, std::string_view key) {
       cat("known: ", names));
 }
 
-MlpSpec gated_mlp(const Config& config) {
+MlpSpec gated_mlp(const Config& config, std::string_view act_key) {
   MlpSpec mlp;
   mlp.intermediate_size = config.get<int>("intermediate_size");
-  mlp.activation = activation_from_name(config, "hidden_act");
+  mlp.activation = activation_from_name(config, act_key);
   mlp.bias = config.get_or("mlp_bias", false) ? MlpBias::all : MlpBias::none;
   return mlp;
 }
@@ -130,7 +130,7 @@ void slide_layers(
       if (!config.get_or("use_sliding_window", true)) {
         throw ConfigError(
             cat(config.file(), ": layer ", layer, " has no window"),
-            "layer_types makes it slide, use_sliding_window is false",
+            "the config makes it slide, but use_sliding_window is false",
             "correct one of the two");
       }
       int64_t window = config.get<int64_t>("sliding_window");
@@ -143,6 +143,14 @@ void slide_layers(
       decoder.blocks[layer].attention.window = window;
     }
   }
+}
+
+void slide_upper_layers(const Config& config, DecoderSpec& decoder) {
+  bool windowed = config.get_or("use_sliding_window", false) &&
+                  config.has("sliding_window");
+  int first = windowed ? config.get<int>("max_window_layers") : 0;
+  slide_layers(
+      config, decoder, [&](int layer) { return windowed && layer >= first; });
 }
 
 float number_or_off(

@@ -23,9 +23,10 @@ AttentionSpec grouped_query_attention(
 // Throws ConfigError that lists the known names.
 Activation activation_from_name(const Config& config, std::string_view key);
 
-// act(gate) * up with intermediate_size and hidden_act; mlp_bias gives all
-// three projections a bias.
-MlpSpec gated_mlp(const Config& config);
+// act(gate) * up with intermediate_size and the activation named by `act_key`;
+// mlp_bias gives all three projections a bias.
+MlpSpec gated_mlp(
+    const Config& config, std::string_view act_key = "hidden_act");
 
 // Root-mean-square norm with rms_norm_eps.
 NormSpec rms_norm(const Config& config);
@@ -42,6 +43,10 @@ void slide_layers(
     const Config& config,
     DecoderSpec& decoder,
     const std::function<bool(int layer)>& slides);
+
+// sliding_window for the layers from max_window_layers on, when
+// use_sliding_window is true: the rule of Qwen 2 and 3.
+void slide_upper_layers(const Config& config, DecoderSpec& decoder);
 
 // A number where null means that the feature is off (0), and a missing key
 // means the family's default.

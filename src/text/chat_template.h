@@ -17,7 +17,10 @@ class ChatTemplate {
   // (a string, or a list of named templates). Null when the folder has none.
   static std::unique_ptr<ChatTemplate> load(
       const std::filesystem::path& folder);
-  static std::unique_ptr<ChatTemplate> from_source(std::string source);
+  // A template given by the user; named tokens (bos_token, ...) come from the
+  // folder's tokenizer_config.json when a folder is given.
+  static std::unique_ptr<ChatTemplate> from_source(
+      std::string source, const std::filesystem::path& folder = {});
   ~ChatTemplate();
 
   struct Input {

@@ -17,6 +17,9 @@ class Tokenizer {
  public:
   // Throws TextError when the folder has no tokenizer or it cannot be read.
   static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder);
+  // From the text of a tokenizer.json; `name` is for messages.
+  static std::unique_ptr<Tokenizer> from_json(
+      std::string_view json, const std::string& name);
   ~Tokenizer();
 
   // add_special: the post-processor's tokens (BOS and the like). Special
@@ -26,24 +29,29 @@ class Tokenizer {
   // As encode, but special tokens in the text are plain text.
   std::vector<int32_t> encode_plain(
       std::string_view text, bool add_special) const;
+  // Ids outside the vocabulary decode to nothing.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
   int vocab_size() const;  // with added tokens
   std::optional<int32_t> token_id(std::string_view token) const;
-  std::string token_text(int32_t id) const;  // the vocabulary's own spelling
+  // The vocabulary's own spelling; "" for an id that it lacks.
+  std::string token_text(int32_t id) const;
   bool is_special(int32_t id) const;
   std::optional<int32_t> bos() const;  // from tokenizer_config.json
   std::optional<int32_t> eos() const;
 
  private:
   Tokenizer();
+  std::vector<int32_t> encode(std::string_view text, int flags) const;
   struct State;
   std::unique_ptr<State> state_;
   friend class StreamDecoder;
 };
 
-// Turns ids into text piece by piece. A piece never ends inside a character;
-// the pieces join to decode() of all ids.
+// Turns ids into text piece by piece, at a constant cost an id. A piece never
+// ends inside a character; the pieces join to decode() of all ids. (One
+// exception: decoders with byte fallback replace a whole run of byte tokens
+// once one of its bytes is ill-formed; characters already sent stay sent.)
 class StreamDecoder {
  public:
   StreamDecoder(const Tokenizer& tokenizer, bool skip_special);
@@ -51,10 +59,15 @@ class StreamDecoder {
   std::string finish();          // what was held back
 
  private:
+  std::string take(size_t count);
+
   const Tokenizer& tokenizer_;
   bool skip_special_;
+  // The ids of the last piece, which give the next ones their context, then
+  // the ids held back.
   std::vector<int32_t> ids_;
-  size_t prefix_ = 0, read_ = 0;
+  size_t sent_ = 0;        // ids of the last piece
+  std::string sent_text_;  // their text
 };
 
 }  // namespace mlxcel

@@ -1,0 +1,160 @@
+// The decoder: embedding, blocks of two halves each, final norm and head.
+#include "core/error.h"
+#include "models/builder.h"
+#include "models/parts.h"
+#include "ops/ops.h"
+
+#include <map>
+#include <utility>
+
+namespace mlxcel {
+
+namespace {
+
+struct Half {
+  std::unique_ptr<Norm> norm, post_norm;  // null: not in this placement
+  std::unique_ptr<Sublayer> sublayer;
+
+  Tensor forward(const Flow& flow, const Tensor& x) const {
+    return sublayer->forward(
+        flow,
+        x,
+        {.norm = norm.get(), .output_norm = post_norm.get(), .residual = &x});
+  }
+};
+
+class Decoder : public Model {
+ public:
+  Decoder(const PartBuilder& builder, Backend& backend, DType cache_dtype)
+      : backend_(backend), spec_(builder.names().spec()) {
+    embedding_ = builder.embedding("embedding");
+    cache_spec_.dtype = cache_dtype;
+    for (size_t layer = 0; layer < spec_.blocks.size(); ++layer) {
+      add_block(builder, spec_.blocks[layer], int(layer));
+    }
+    final_norm_ = builder.norm("final_norm", spec_.final_norm);
+    head_ = builder.head(spec_.head);
+  }
+
+  int64_t vocab_size() const override {
+    return spec_.vocab_size;
+  }
+
+  KvCacheSpec kv_cache_spec() const override {
+    return cache_spec_;
+  }
+
+  Tensor forward(const Step& step, KvCache& cache) override {
+    Flow flow{backend_, step, cache};
+    Tensor x = ops::embed(backend_, step, *embedding_, spec_.embedding_scale);
+    for (const Half& half : halves_) {
+      x = half.forward(flow, x);
+    }
+    return ops::head(
+        backend_,
+        step,
+        x,
+        {.norm = final_norm_.get(),
+         .head = head_.get(),
+         .softcap = spec_.logit_softcap});
+  }
+
+ private:
+  void add_block(
+      const PartBuilder& builder, const BlockSpec& block, int layer) {
+    const HeadCounts& heads = block.attention.heads;
+    cache_spec_.layers.push_back({heads.key_value, heads.dim, heads.dim});
+    const Rope* rope = rope_for(builder, block.attention.rope.get());
+    add_half(
+        builder,
+        block,
+        cat("layers.", layer, ".attention"),
+        make_attention(builder, block, rope, layer));
+    add_half(
+        builder,
+        block,
+        cat("layers.", layer, ".mlp"),
+        make_mlp(builder, block.mlp, layer));
+  }
+
+  void add_half(
+      const PartBuilder& builder,
+      const BlockSpec& block,
+      const std::string& role,
+      std::unique_ptr<Sublayer> sublayer) {
+    Half half;
+    if (block.norms != NormPlacement::post) {
+      half.norm = builder.norm(role + "_norm", block.norm);
+    }
+    if (block.norms != NormPlacement::pre) {
+      half.post_norm = builder.norm(role + "_post_norm", block.norm);
+    }
+    half.sublayer = std::move(sublayer);
+    halves_.push_back(std::move(half));
+  }
+
+  // Layers that share a table share what the backend makes of it.
+  const Rope* rope_for(const PartBuilder& builder, const RopeTable* table) {
+    if (table == nullptr) {
+      return nullptr;
+    }
+    std::unique_ptr<Rope>& rope = ropes_[table];
+    if (rope == nullptr) {
+      rope = builder.rope(*table);
+    }
+    return rope.get();
+  }
+
+  Backend& backend_;
+  DecoderSpec spec_;
+  KvCacheSpec cache_spec_;
+  std::map<const RopeTable*, std::unique_ptr<Rope>> ropes_;
+  std::unique_ptr<Embedding> embedding_;
+  std::vector<Half> halves_;  // attention and MLP in turn
+  std::unique_ptr<Norm> final_norm_;
+  std::unique_ptr<Linear> head_;
+};
+
+// A tensor nobody reads is a wrong model or a wrong file, unless the family
+// lists it.
+void check_all_used(const Family& family, const MatrixSource& source) {
+  std::string names;
+  size_t count = 0;
+  for (const std::string& key : source.unclaimed()) {
+    if (is_dropped(family, key)) {
+      continue;
+    }
+    constexpr size_t kNamed = 5;
+    if (count++ < kNamed) {
+      names += (names.empty() ? "" : ", ") + key;
+    }
+  }
+  if (count > 0) {
+    throw CheckpointError(
+        cat(count,
+            count == 1 ? " tensor has" : " tensors have",
+            " no place in a ",
+            family.name,
+            " model"),
+        cat("not used: ", names, count > 5 ? ", ..." : ""),
+        "check that config.json belongs to these weights");
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Model> build_model(const Family& family, BuildInputs inputs) {
+  PartBuilder builder(inputs);
+  auto model =
+      std::make_unique<Decoder>(builder, inputs.backend, inputs.cache_dtype);
+  check_all_used(family, inputs.source);
+  if (!inputs.terms.empty()) {
+    throw AdapterError(
+        "an adapter cannot be applied live",
+        cat("the model has no linear ", inputs.terms.begin()->first),
+        "fuse the adapter, or leave out its pair");
+  }
+  return model;
+}
+
+}  // namespace mlxcel

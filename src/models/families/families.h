@@ -1,0 +1,19 @@
+// The families, one file each, in the order of the tables.
+#pragma once
+
+#include "models/family.h"
+
+namespace mlxcel {
+
+extern const Family llama;
+extern const Family mistral;
+extern const Family qwen2;
+extern const Family qwen3;
+extern const Family smollm3;
+extern const Family gemma;
+extern const Family gemma2;
+extern const Family phi3;
+extern const Family starcoder2;
+extern const Family olmo2;
+
+}  // namespace mlxcel

@@ -1,0 +1,36 @@
+// Gemma: norms with weight + 1, embeddings times sqrt(hidden_size).
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+#include <cmath>
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec gemma_decoder(const Config& config) {
+  NormSpec norm = rms_norm(config);
+  norm.weight_offset = 1;
+  BlockSpec block{
+      .norm = norm,
+      .attention = grouped_query_attention(config),
+      .mlp = gated_mlp(config)};
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
+  decoder.embedding_scale = std::sqrt(float(decoder.hidden_size));
+  return decoder;
+}
+
+}  // namespace
+
+const Family gemma = {
+    .name = "Gemma",
+    .type = "Gemma",
+    .model_types = {"gemma"},
+    .architectures = {"GemmaForCausalLM"},
+    .decoder = gemma_decoder,
+    .names = hf_decoder_names(),
+    .features = {"attention_bias"},
+    .dropped = {"*.rotary_emb.inv_freq"},
+};
+
+}  // namespace mlxcel

@@ -1,0 +1,32 @@
+// Llama 1 to 3: grouped-query attention and a gated MLP, each behind a norm.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec llama_decoder(const Config& config) {
+  BlockSpec block{
+      .norm = rms_norm(config),
+      .attention = grouped_query_attention(config),
+      .mlp = gated_mlp(config)};
+  return uniform_decoder(config, block, HeadKind::own);
+}
+
+}  // namespace
+
+const Family llama = {
+    .name = "Llama",
+    .type = "Llama",
+    .model_types = {"llama"},
+    .architectures = {"LlamaForCausalLM", "LLaMAForCausalLM"},
+    .weight_route = WeightRoute::llama_family,
+    .embed_pairs = EmbedPairs::when_tied,
+    .decoder = llama_decoder,
+    .names = hf_decoder_names(),
+    .features = {"attention_bias", "mlp_bias"},
+    .dropped = {"*.rotary_emb.inv_freq"},
+};
+
+}  // namespace mlxcel

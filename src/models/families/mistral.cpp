@@ -1,0 +1,35 @@
+// Mistral: Llama with one sliding window over all layers, or none.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec mistral_decoder(const Config& config) {
+  BlockSpec block{
+      .norm = rms_norm(config),
+      .attention = grouped_query_attention(config),
+      .mlp = gated_mlp(config)};
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  bool windowed = config.has("sliding_window");
+  slide_layers(config, decoder, [&](int) { return windowed; });
+  return decoder;
+}
+
+}  // namespace
+
+const Family mistral = {
+    .name = "Mistral",
+    .type = "Llama",
+    .model_types = {"mistral"},
+    .architectures = {"MistralForCausalLM"},
+    .weight_route = WeightRoute::llama_family,
+    .embed_pairs = EmbedPairs::when_tied,
+    .decoder = mistral_decoder,
+    .names = hf_decoder_names(),
+    .features = {"attention_bias", "sliding_window", "layer_types"},
+    .dropped = {"*.rotary_emb.inv_freq"},
+};
+
+}  // namespace mlxcel

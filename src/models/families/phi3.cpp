@@ -1,0 +1,42 @@
+// Phi 3 and 3.5, Phi 4: Llama with q, k, v and gate, up stored as one tensor
+// each, partial rotation, longrope, one window over all layers.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec phi3_decoder(const Config& config) {
+  BlockSpec block{
+      .norm = rms_norm(config),
+      .attention = grouped_query_attention(config),
+      .mlp = gated_mlp(config)};
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  bool windowed = config.has("sliding_window");
+  slide_layers(config, decoder, [&](int) { return windowed; });
+  return decoder;
+}
+
+}  // namespace
+
+const Family phi3 = {
+    .name = "Phi 3",
+    .type = "Phi3",
+    .model_types = {"phi3"},
+    .architectures = {"Phi3ForCausalLM"},
+    .decoder = phi3_decoder,
+    .names = hf_decoder_names({
+        split_rows(
+            "layers.{l}.self_attn.qkv_proj",
+            {"layers.{l}.attention.q",
+             "layers.{l}.attention.k",
+             "layers.{l}.attention.v"}),
+        split_rows(
+            "layers.{l}.mlp.gate_up_proj",
+            {"layers.{l}.mlp.gate", "layers.{l}.mlp.up"}),
+    }),
+    .features = {"sliding_window"},
+};
+
+}  // namespace mlxcel

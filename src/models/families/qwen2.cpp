@@ -1,0 +1,35 @@
+// Qwen 2 and 2.5: biases on q, k and v; the layers from max_window_layers on
+// may slide.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec qwen2_decoder(const Config& config) {
+  BlockSpec block{
+      .norm = rms_norm(config),
+      .attention = grouped_query_attention(config),
+      .mlp = gated_mlp(config)};
+  block.attention.bias = AttentionBias::qkv;  // whatever attention_bias says
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  slide_upper_layers(config, decoder);
+  return decoder;
+}
+
+}  // namespace
+
+const Family qwen2 = {
+    .name = "Qwen 2",
+    .type = "Qwen2",
+    .model_types = {"qwen2"},
+    .architectures = {"Qwen2ForCausalLM"},
+    .embed_pairs = EmbedPairs::when_tied,
+    .decoder = qwen2_decoder,
+    .names = hf_decoder_names(),
+    .features = {"attention_bias", "sliding_window", "layer_types"},
+    .dropped = {"*.rotary_emb.inv_freq"},
+};
+
+}  // namespace mlxcel

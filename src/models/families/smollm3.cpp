@@ -1,0 +1,70 @@
+// SmolLM 3: Llama in which some layers do not rotate; only those may slide.
+#include "core/error.h"
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+// 1 for each layer that rotates: stated, or every no_rope_layer_interval-th
+// does not.
+std::vector<int> rotating_layers(const Config& config, size_t num_layers) {
+  if (auto stated = config.find<std::vector<int>>("no_rope_layers")) {
+    if (stated->size() < num_layers) {
+      throw ConfigError(
+          cat(config.file(),
+              ": no_rope_layers has ",
+              stated->size(),
+              " entries"),
+          cat("num_hidden_layers is ", num_layers),
+          "state 1 or 0 for each layer");
+    }
+    return *stated;
+  }
+  int interval = config.get_or("no_rope_layer_interval", 4);
+  std::vector<int> rotating(num_layers, 1);
+  for (size_t i = 0; i < num_layers; ++i) {
+    rotating[i] = interval <= 0 || (i + 1) % size_t(interval) != 0;
+  }
+  return rotating;
+}
+
+DecoderSpec smollm3_decoder(const Config& config) {
+  BlockSpec block{
+      .norm = rms_norm(config),
+      .attention = grouped_query_attention(config, {.theta = 2e6}),
+      .mlp = gated_mlp(config)};
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
+  std::vector<int> rotating = rotating_layers(config, decoder.blocks.size());
+  for (size_t i = 0; i < decoder.blocks.size(); ++i) {
+    if (rotating[i] == 0) {
+      decoder.blocks[i].attention.rope = nullptr;
+    }
+  }
+  bool windowed = config.get_or("use_sliding_window", false) &&
+                  config.has("sliding_window");
+  slide_layers(config, decoder, [&](int layer) {
+    return windowed && rotating[size_t(layer)] == 0;
+  });
+  return decoder;
+}
+
+}  // namespace
+
+const Family smollm3 = {
+    .name = "SmolLM 3",
+    .type = "SmolLM3",
+    .model_types = {"smollm3"},
+    .architectures = {"SmolLM3ForCausalLM"},
+    .decoder = smollm3_decoder,
+    .names = hf_decoder_names(),
+    .features =
+        {"attention_bias",
+         "mlp_bias",
+         "no_rope_layers",
+         "sliding_window",
+         "layer_types"},
+};
+
+}  // namespace mlxcel

@@ -1,0 +1,47 @@
+// The dense MLP: act(gate) * up or act(up), then down.
+#include "models/parts.h"
+#include "ops/ops.h"
+
+namespace mlxcel {
+
+namespace {
+
+class Mlp : public Sublayer {
+ public:
+  Mlp(const PartBuilder& builder, const MlpSpec& spec, int layer) {
+    auto role = [&](std::string_view kind) {
+      return cat("layers.", layer, ".mlp.", kind);
+    };
+    bool gated = spec.kind == MlpKind::gated;
+    bool bias = spec.bias == MlpBias::all;
+    std::vector<std::string> inner{role("up")};
+    if (gated) {
+      inner.insert(inner.begin(), role("gate"));
+    }
+    up_ = builder.linear(inner, bias);
+    down_ = builder.linear({role("down")}, bias);
+    weights_ = {
+        .up = up_.get(),
+        .down = down_.get(),
+        .activation = spec.activation,
+        .gated = gated};
+  }
+
+  Tensor forward(const Flow& flow, const Tensor& x, const LinearOptions& around)
+      const override {
+    return ops::mlp(flow.backend, flow.step, x, weights_, around);
+  }
+
+ private:
+  std::unique_ptr<Linear> up_, down_;
+  MlpWeights weights_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sublayer> make_mlp(
+    const PartBuilder& builder, const MlpSpec& spec, int layer) {
+  return std::make_unique<Mlp>(builder, spec, layer);
+}
+
+}  // namespace mlxcel

@@ -1,0 +1,122 @@
+#include "models/parts.h"
+
+#include "core/error.h"
+
+#include <utility>
+
+namespace mlxcel {
+
+namespace {
+
+// Elements [first, first + count) of a vector: a view.
+WeightTensor slice_vector(
+    const WeightTensor& vector, int64_t first, int64_t count) {
+  WeightTensor out = vector;
+  out.shape = {count};
+  out.data = vector.data + size_t(first) * size_of(vector.dtype);
+  out.bytes = size_t(count) * size_of(vector.dtype);
+  return out;
+}
+
+int64_t total_rows(const NameMap& names, std::string_view stem) {
+  int64_t rows = 0;
+  for (const RolePart& part : names.parts_of(stem)) {
+    rows += part.count;
+  }
+  return rows;
+}
+
+}  // namespace
+
+StemRows PartBuilder::require(std::string_view role) const {
+  const NameMap& names = inputs_.names;
+  if (auto rows = names.locate(role, inputs_.source.weights())) {
+    return *std::move(rows);
+  }
+  std::string accepted;
+  for (const StemRows& rows : names.stems_of(role)) {
+    accepted += cat(accepted.empty() ? "" : ", ", rows.stem, ".weight");
+  }
+  throw CheckpointError(
+      cat("the checkpoint has no tensor for ", role),
+      cat("its config.json asks for it; looked for ", accepted),
+      "check that all weight files are there and that config.json is theirs");
+}
+
+MatrixWeight PartBuilder::matrix(std::string_view role) const {
+  StemRows rows = require(role);
+  int64_t total = total_rows(inputs_.names, rows.stem);
+  MatrixWeight whole = inputs_.source.matrix(
+      rows.stem, total, inputs_.names.cols(parse_role(role)));
+  return rows.count == total ? whole
+                             : slice_rows(whole, rows.first, rows.count);
+}
+
+WeightTensor PartBuilder::vector(
+    std::string_view role, std::string_view suffix) const {
+  StemRows rows = require(role);
+  int64_t total = total_rows(inputs_.names, rows.stem);
+  WeightTensor whole =
+      inputs_.source.tensor(cat(rows.stem, ".", suffix), {total});
+  return rows.count == total ? whole
+                             : slice_vector(whole, rows.first, rows.count);
+}
+
+std::vector<LowRankTerm> PartBuilder::take_terms(std::string_view slot) const {
+  auto found = inputs_.terms.find(slot);
+  if (found == inputs_.terms.end()) {
+    return {};
+  }
+  std::vector<LowRankTerm> terms = std::move(found->second);
+  inputs_.terms.erase(found);
+  return terms;
+}
+
+std::unique_ptr<Linear> PartBuilder::linear(
+    const std::vector<std::string>& roles, bool bias) const {
+  LinearWeights weights;
+  weights.name = linear_slot(parse_role(roles.front()));
+  for (const std::string& role : roles) {
+    weights.parts.push_back(matrix(role));
+    if (bias) {
+      weights.biases.emplace_back(vector(role, "bias"));
+    }
+  }
+  weights.terms = take_terms(weights.name);
+  return inputs_.backend.prepare_linear(std::move(weights));
+}
+
+std::unique_ptr<Embedding> PartBuilder::embedding(std::string_view role) const {
+  return inputs_.backend.prepare_embedding(
+      {.table = matrix(role), .terms = take_terms(role)});
+}
+
+std::unique_ptr<Linear> PartBuilder::head(HeadKind kind) const {
+  bool own = kind == HeadKind::own ||
+             inputs_.names.locate("head", inputs_.source.weights());
+  LinearWeights weights;
+  weights.name = "head";
+  weights.parts.push_back(matrix(own ? "head" : "embedding"));
+  weights.terms = take_terms("head");
+  return inputs_.backend.prepare_linear(std::move(weights));
+}
+
+std::unique_ptr<Norm> PartBuilder::norm(
+    std::string_view role, const NormSpec& spec) const {
+  NormWeights weights{
+      .kind = spec.kind,
+      .size = inputs_.names.rows(parse_role(role)),
+      .eps = spec.eps,
+      .weight_offset = spec.weight_offset};
+  weights.weight = vector(role, "weight");
+  if (spec.kind == NormKind::layer) {
+    weights.bias = vector(role, "bias");
+  }
+  return inputs_.backend.prepare_norm(std::move(weights));
+}
+
+std::unique_ptr<Rope> PartBuilder::rope(const RopeTable& table) const {
+  return inputs_.backend.prepare_rope(table);
+}
+
+}  // namespace mlxcel

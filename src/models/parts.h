@@ -1,0 +1,66 @@
+// The parts that a block is made of. Each gathers its tensors by role, prepares
+// them once and then runs on the ops.
+#pragma once
+
+#include "models/builder.h"
+#include "models/spec.h"
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+namespace mlxcel {
+
+// Gathers tensors by role and hands them to the backend.
+class PartBuilder {
+ public:
+  explicit PartBuilder(BuildInputs& inputs) : inputs_(inputs) {}
+
+  // The linear whose rows are those of the roles, one part each, with the live
+  // terms of their slot.
+  std::unique_ptr<Linear> linear(
+      const std::vector<std::string>& roles, bool bias) const;
+  std::unique_ptr<Embedding> embedding(std::string_view role) const;
+  // The head, from its own tensor or from the embedding table.
+  std::unique_ptr<Linear> head(HeadKind kind) const;
+  std::unique_ptr<Norm> norm(std::string_view role, const NormSpec& spec) const;
+  std::unique_ptr<Rope> rope(const RopeTable& table) const;
+
+  const NameMap& names() const {
+    return inputs_.names;
+  }
+
+ private:
+  StemRows require(std::string_view role) const;
+  MatrixWeight matrix(std::string_view role) const;
+  WeightTensor vector(std::string_view role, std::string_view suffix) const;
+  std::vector<LowRankTerm> take_terms(std::string_view slot) const;
+
+  BuildInputs& inputs_;
+};
+
+struct Flow {
+  Backend& backend;
+  const Step& step;
+  KvCache& cache;
+};
+
+// One half of a block: y = residual + output_scale * output_norm(f(norm(x))),
+// everything but f given by `around`.
+class Sublayer {
+ public:
+  virtual ~Sublayer() = default;
+  virtual Tensor forward(
+      const Flow& flow, const Tensor& x, const LinearOptions& around) const = 0;
+};
+
+// `rope` is null for layers without rotation and outlives the part.
+std::unique_ptr<Sublayer> make_attention(
+    const PartBuilder& builder,
+    const BlockSpec& block,
+    const Rope* rope,
+    int layer);
+std::unique_ptr<Sublayer> make_mlp(
+    const PartBuilder& builder, const MlpSpec& spec, int layer);
+
+}  // namespace mlxcel

@@ -1,0 +1,104 @@
+#include "models/registry.h"
+
+#include "core/error.h"
+#include "models/families/families.h"
+
+#include <algorithm>
+
+namespace mlxcel {
+
+namespace {
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) {
+    out += cat(out.empty() ? "" : ", ", "`", name, "`");
+  }
+  return out;
+}
+
+const Family* find_by(
+    std::vector<std::string> Family::* names, std::string_view name) {
+  for (const Family* family : families()) {
+    const std::vector<std::string>& own = family->*names;
+    if (std::find(own.begin(), own.end(), name) != own.end()) {
+      return family;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string> all_of(std::vector<std::string> Family::* names) {
+  std::vector<std::string> out;
+  for (const Family* family : families()) {
+    const std::vector<std::string>& own = family->*names;
+    out.insert(out.end(), own.begin(), own.end());
+  }
+  return out;
+}
+
+}  // namespace
+
+const std::vector<const Family*>& families() {
+  static const std::vector<const Family*> list = {
+      &llama,
+      &mistral,
+      &qwen2,
+      &qwen3,
+      &smollm3,
+      &gemma,
+      &gemma2,
+      &phi3,
+      &starcoder2,
+      &olmo2,
+  };
+  return list;
+}
+
+const Family* find_by_model_type(std::string_view model_type) {
+  return find_by(&Family::model_types, model_type);
+}
+
+const Family* find_by_architecture(std::string_view architecture) {
+  return find_by(&Family::architectures, architecture);
+}
+
+std::vector<std::string> known_model_types() {
+  return all_of(&Family::model_types);
+}
+
+std::vector<std::string> known_architectures() {
+  return all_of(&Family::architectures);
+}
+
+std::string families_markdown() {
+  std::string out =
+      "| family | type | `model_type` | architectures | kind | directory route "
+      "| weight route | adapters | embedding pairs |\n"
+      "|---|---|---|---|---|---|---|---|---|\n";
+  for (const Family* family : families()) {
+    out +=
+        cat("| ",
+            family->name,
+            " | ",
+            family->type,
+            " | ",
+            joined(family->model_types),
+            " | ",
+            joined(family->architectures),
+            " | ",
+            name_of(family->kind),
+            " | ",
+            name_of(family->directory_route),
+            " | ",
+            name_of(family->weight_route),
+            " | ",
+            family->adapters == AdapterSupport::supported ? "yes" : "no",
+            " | ",
+            family->embed_pairs == EmbedPairs::when_tied ? "tied" : "no",
+            " |\n");
+  }
+  return out;
+}
+
+}  // namespace mlxcel
