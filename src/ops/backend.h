@@ -118,5 +118,8 @@ class Backend {
 std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options);
 // Loads the graph backend's library on first use; throws when it is missing.
 std::unique_ptr<Backend> make_graph_backend(const BackendOptions& options);
+// Whether the graph backend is installed and sees a GPU: then it is the better
+// default. Loads the library only where the system shows a GPU.
+bool graph_backend_has_gpu();
 
 }  // namespace mlxcel

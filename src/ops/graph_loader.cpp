@@ -1,6 +1,6 @@
-// Finds and opens the graph backend's library. Its one C function takes the
-// options and gives the backend; C++ exceptions pass through, since both sides
-// share this program's error types.
+// Finds and opens the graph backend's library. One C function takes the options
+// and gives the backend, another says whether MLX sees a GPU. C++ exceptions
+// pass through, since both sides share this program's error types.
 #include "core/error.h"
 #include "ops/backend.h"
 
@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace mlxcel {
@@ -23,7 +24,10 @@ constexpr const char* kLibrary = "libmlxcel_graph.dylib";
 constexpr const char* kLibrary = "libmlxcel_graph.so";
 #endif
 
-using Factory = void (*)(const BackendOptions* options, Backend** backend);
+struct Library {
+  void (*make)(const BackendOptions* options, Backend** backend);
+  bool (*has_gpu)();
+};
 
 fs::path program_folder() {
   std::error_code none;
@@ -45,7 +49,7 @@ std::vector<fs::path> candidates() {
   return {lib / "mlxcel" / kLibrary, lib / kLibrary};
 }
 
-Factory load_factory() {
+Library load_library() {
   std::string looked;
   for (const fs::path& file : candidates()) {
     if (file.has_parent_path() && !fs::exists(file)) {
@@ -60,13 +64,18 @@ Factory load_factory() {
           reason ? reason : "",
           "install the MLX it was built with, or use --backend cpu");
     }
-    if (void* factory = dlsym(library, "mlxcel_make_graph_backend")) {
-      return reinterpret_cast<Factory>(factory);
+    void* make = dlsym(library, "mlxcel_make_graph_backend");
+    void* has_gpu = dlsym(library, "mlxcel_graph_has_gpu");
+    if (make && has_gpu) {
+      return {
+          reinterpret_cast<decltype(Library::make)>(make),
+          reinterpret_cast<decltype(Library::has_gpu)>(has_gpu)};
     }
     dlclose(library);
     throw UsageError(
         cat(file.string(), " is not a graph backend of mlxcel"),
-        "it has no function mlxcel_make_graph_backend",
+        cat("it has no function ",
+            make ? "mlxcel_graph_has_gpu" : "mlxcel_make_graph_backend"),
         "set MLXCEL_GRAPH_LIBRARY to the library of this build");
   }
   throw UsageError(
@@ -76,20 +85,48 @@ Factory load_factory() {
       "or use --backend cpu");
 }
 
+const Library& library() {
+  static std::mutex mutex;
+  static std::optional<Library> opened;  // stays open: MLX cannot be unloaded
+  std::lock_guard lock(mutex);
+  if (!opened) {
+    opened = load_library();
+  }
+  return *opened;
+}
+
+// Whether the system shows a GPU device at all.
+bool gpu_device_present() {
+#ifdef __APPLE__
+  return true;
+#else
+  for (const char* device : {"/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"}) {
+    std::error_code none;
+    if (fs::exists(device, none)) {
+      return true;
+    }
+  }
+  return false;
+#endif
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> make_graph_backend(const BackendOptions& options) {
-  static std::mutex mutex;
-  static Factory factory = nullptr;  // stays open: MLX cannot be unloaded
-  {
-    std::lock_guard lock(mutex);
-    if (!factory) {
-      factory = load_factory();
-    }
-  }
   Backend* backend = nullptr;
-  factory(&options, &backend);
+  library().make(&options, &backend);
   return std::unique_ptr<Backend>(backend);
+}
+
+bool graph_backend_has_gpu() {
+  if (!gpu_device_present()) {
+    return false;
+  }
+  try {
+    return library().has_gpu();
+  } catch (const UsageError&) {
+    return false;  // not installed: the CPU backend serves
+  }
 }
 
 }  // namespace mlxcel

@@ -8,7 +8,9 @@ namespace mlxcel::graph {
 
 GraphKvCache::GraphKvCache(
     std::shared_ptr<Context> context, const KvCacheSpec& spec)
-    : context_(std::move(context)), dtype_(mlx_dtype(spec.dtype)) {
+    : KvCache(spec),
+      context_(std::move(context)),
+      dtype_(mlx_dtype(spec.dtype)) {
   for (const KvLayerSpec& layer : spec.layers) {
     layers_.push_back(
         {mx::zeros({0, layer.num_kv_heads, layer.k_dim}, dtype_),
