@@ -2,10 +2,13 @@
 # program starts without MLX and one build serves several MLX variants.
 file(GLOB graph_sources CONFIGURE_DEPENDS src/ops/graph/*.cpp)
 if(graph_sources)
-  execute_process(COMMAND ${MLXCEL_PYTHON} -m mlx --cmake-dir
-                  OUTPUT_VARIABLE MLX_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE
-                  RESULT_VARIABLE mlx_missing)
-  if(mlx_missing)
+  # Found without importing it: the CUDA wheel imports only beside a GPU driver.
+  execute_process(
+    COMMAND ${MLXCEL_PYTHON} -c "import importlib.util as u; \
+print(next(iter(u.find_spec('mlx').submodule_search_locations)))"
+    OUTPUT_VARIABLE MLX_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET
+    RESULT_VARIABLE mlx_missing)
+  if(mlx_missing OR NOT EXISTS ${MLX_ROOT}/include/mlx/mlx.h)
     message(FATAL_ERROR "MLX not found with ${MLXCEL_PYTHON}: install the wheel "
             "there, or configure with -DMLXCEL_GRAPH=OFF")
   endif()
