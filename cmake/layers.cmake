@@ -21,6 +21,11 @@ function(mlxcel_layer folder)
     return()
   endif()
   add_library(mlxcel_${name} STATIC ${sources})
+  # Many small files behind the same large headers: compiled as one.
+  if(folder STREQUAL "engine" OR folder STREQUAL "cli")
+    set_target_properties(mlxcel_${name} PROPERTIES
+      UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  endif()
   target_include_directories(mlxcel_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(mlxcel_${name} PUBLIC ${MLXCEL_LAYERS} ${ARGN})
   foreach(source ${sources})

@@ -1,0 +1,292 @@
+#include "engine/engine.h"
+
+#include "core/error.h"
+#include "engine/fake_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+
+namespace mlxcel {
+namespace {
+
+using testing::fake_logits;
+using testing::FakeBackend;
+using testing::FakeModel;
+using testing::kFakeVocab;
+
+std::vector<int32_t> some_tokens(int count, int start = 0) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < count; ++i) {
+    tokens.push_back((start + i * 7 + i * i) % kFakeVocab);
+  }
+  return tokens;
+}
+
+// The answer by a plain loop over the whole sequence.
+std::vector<int32_t> expected_answer(
+    std::vector<int32_t> tokens, int count, SamplingParams sampling = {}) {
+  std::vector<int32_t> answer;
+  Sampler sampler(sampling);
+  for (int i = 0; i < count; ++i) {
+    std::vector<float> logits = fake_logits(tokens);
+    answer.push_back(sampler.sample(logits, tokens, uint64_t(i)));
+    tokens.push_back(answer.back());
+  }
+  return answer;
+}
+
+struct EngineTest : ::testing::Test {
+  FakeModel model;
+  FakeBackend backend;
+
+  std::vector<int32_t> answer(Engine& engine, int64_t id) {
+    std::span<const int32_t> tokens = engine.generated(id);
+    return {tokens.begin(), tokens.end()};
+  }
+  static std::map<int64_t, FinishReason> run(Engine& engine) {
+    std::map<int64_t, FinishReason> ends;
+    while (!engine.idle()) {
+      for (const Event& event : engine.step()) {
+        if (event.finish != FinishReason::none) {
+          ends[event.sequence] = event.finish;
+        }
+      }
+    }
+    return ends;
+  }
+};
+
+TEST_F(EngineTest, AnswersAsAPlainLoopDoesForEveryChunkSize) {
+  std::vector<int32_t> prompt = some_tokens(150);
+  std::vector<int32_t> expected = expected_answer(prompt, 40);
+  for (int chunk : {1, 7, 64, 100, 512}) {
+    Engine engine(model, backend, {.prefill_chunk = chunk});
+    int64_t id = engine.add({.prompt = prompt, .max_tokens = 40});
+    EXPECT_EQ(run(engine)[id], FinishReason::length);
+    EXPECT_EQ(answer(engine, id), expected) << chunk;
+    engine.release(id);
+    EXPECT_EQ(engine.blocks().used(), 0);
+  }
+}
+
+TEST_F(EngineTest, ASequenceIsTheSameAloneAndInABatch) {
+  Engine engine(model, backend, {.prefill_chunk = 33, .max_sequences = 5});
+  SamplingParams sampling{.temperature = 0.9f, .top_p = 0.9f};
+  std::map<int64_t, std::vector<int32_t>> expected;
+  auto add = [&](int length, int max_tokens) {
+    std::vector<int32_t> prompt = some_tokens(length, length);
+    sampling.seed = uint64_t(length);
+    int64_t id = engine.add(
+        {.prompt = prompt, .max_tokens = max_tokens, .sampling = sampling});
+    expected[id] = expected_answer(prompt, max_tokens, sampling);
+  };
+  for (int i = 0; i < 9; ++i) {
+    add(5 + 31 * i, 20 + i);
+  }
+  for (int i = 0; i < 12; ++i) {
+    engine.step();
+  }
+  add(64, 70);  // joins while the others run
+  run(engine);
+  for (const auto& [id, tokens] : expected) {
+    EXPECT_EQ(answer(engine, id), tokens) << id;
+    engine.release(id);
+  }
+  EXPECT_EQ(engine.blocks().used(), 0);
+}
+
+TEST_F(EngineTest, MarksPromptAndGeneratedRows) {
+  Engine engine(model, backend);
+  engine.add({.prompt = some_tokens(3), .max_tokens = 2});
+  engine.step();
+  ASSERT_EQ(model.last_step.segments.size(), 1u);
+  EXPECT_TRUE(model.last_step.segments[0].prompt);
+  EXPECT_EQ(model.last_step.segments[0].rope_length, 3);
+  EXPECT_EQ(model.last_step.num_prompt_rows, 3);
+  EXPECT_THAT(model.last_step.output_rows, ::testing::ElementsAre(2));
+  engine.add({.prompt = some_tokens(4), .max_tokens = 1});
+  engine.step();
+  ASSERT_EQ(model.last_step.segments.size(), 2u);
+  EXPECT_TRUE(model.last_step.segments[0].prompt);  // the newcomer
+  EXPECT_FALSE(model.last_step.segments[1].prompt);
+  EXPECT_EQ(model.last_step.segments[1].position, 3);
+  EXPECT_EQ(model.last_step.segments[1].rope_length, 4);
+  EXPECT_EQ(model.last_step.num_prompt_rows, 4);
+  EXPECT_TRUE(engine.idle());
+}
+
+TEST_F(EngineTest, EndsAtEosLengthAndContext) {
+  std::vector<int32_t> prompt = some_tokens(10);
+  std::vector<int32_t> expected = expected_answer(prompt, 30);
+  Engine engine(model, backend, {.max_positions = 25});
+  int64_t eos =
+      engine.add({.prompt = prompt, .max_tokens = 30, .eos = {expected[4]}});
+  int64_t full = engine.add({.prompt = prompt});
+  int64_t none = engine.add({.prompt = prompt, .max_tokens = 0});
+  auto ends = run(engine);
+  EXPECT_EQ(ends[eos], FinishReason::eos);
+  EXPECT_EQ(answer(engine, eos).back(), expected[4]);
+  EXPECT_EQ(ends[full], FinishReason::length);
+  EXPECT_EQ(answer(engine, full).size(), 15u);
+  EXPECT_EQ(ends[none], FinishReason::length);
+  EXPECT_TRUE(answer(engine, none).empty());
+}
+
+TEST_F(EngineTest, ReportsLogitsAtEveryAskedPosition) {
+  std::vector<int32_t> prompt = some_tokens(70);
+  Engine engine(model, backend, {.prefill_chunk = 32});
+  int64_t next = 0;
+  SequenceOptions options{.prompt = prompt, .max_tokens = 3};
+  options.all_prompt_logits = true;
+  std::vector<int32_t> tokens = prompt;
+  for (int32_t token : expected_answer(prompt, 3)) {
+    tokens.push_back(token);
+  }
+  options.on_logits = [&](int64_t position, std::span<const float> logits) {
+    EXPECT_EQ(position, next++);
+    std::vector<int32_t> seen(
+        tokens.begin(), tokens.begin() + ptrdiff_t(position) + 1);
+    EXPECT_THAT(logits, ::testing::ElementsAreArray(fake_logits(seen)));
+  };
+  engine.add(std::move(options));
+  run(engine);
+  EXPECT_EQ(next, 72);
+}
+
+TEST_F(EngineTest, SharesAPrefixAndCopiesOnWrite) {
+  Engine engine(model, backend);
+  std::vector<int32_t> prompt = some_tokens(100);
+  int64_t first = engine.add({.prompt = prompt, .max_tokens = 10});
+  run(engine);
+  std::vector<int32_t> first_answer = answer(engine, first);
+  auto prefix = engine.save_prefix(first);
+  EXPECT_EQ(prefix->tokens().size(), 109u);  // the last token was not fed
+  EXPECT_EQ(prefix->num_prompt(), 100);
+  engine.release(first);
+  EXPECT_EQ(engine.blocks().used(), 2);
+
+  // Three continuations that part inside the shared second block.
+  std::vector<int64_t> ids;
+  std::vector<std::vector<int32_t>> prompts;
+  for (int i = 0; i < 3; ++i) {
+    std::vector<int32_t> longer = prompt;
+    longer.insert(
+        longer.end(), first_answer.begin(), first_answer.begin() + 3 * i);
+    longer.push_back(50 + i);
+    longer.push_back(60);
+    prompts.push_back(longer);
+    ids.push_back(
+        engine.add({.prompt = longer, .max_tokens = 30, .prefix = prefix}));
+  }
+  model.prompt_rows = 0;
+  run(engine);
+  EXPECT_EQ(model.prompt_rows, 6);  // the two new tokens of each
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(engine.num_cached(ids[size_t(i)]), 100 + 3 * i);
+    EXPECT_EQ(
+        answer(engine, ids[size_t(i)]),
+        expected_answer(prompts[size_t(i)], 30));
+    engine.release(ids[size_t(i)]);
+  }
+  prefix.reset();
+  EXPECT_EQ(engine.blocks().used(), 0);
+}
+
+TEST_F(EngineTest, ComputesTheLastPromptTokenEvenWhenAllIsCached) {
+  Engine engine(model, backend);
+  std::vector<int32_t> prompt = some_tokens(64);
+  int64_t first = engine.add({.prompt = prompt, .max_tokens = 1});
+  run(engine);
+  auto prefix = engine.save_prefix(first);
+  int64_t second =
+      engine.add({.prompt = prompt, .max_tokens = 5, .prefix = prefix});
+  run(engine);
+  EXPECT_EQ(engine.num_cached(second), 63);
+  EXPECT_EQ(answer(engine, second), expected_answer(prompt, 5));
+}
+
+TEST_F(EngineTest, LeavesGeneratedPositionsOutWhenToldSo) {
+  Engine engine(model, backend, {.reuse_generated = false});
+  std::vector<int32_t> prompt = some_tokens(20);
+  int64_t first = engine.add({.prompt = prompt, .max_tokens = 8});
+  run(engine);
+  std::vector<int32_t> longer = prompt;
+  for (int32_t token : answer(engine, first)) {
+    longer.push_back(token);
+  }
+  longer.push_back(1);
+  int64_t second = engine.add(
+      {.prompt = longer, .max_tokens = 5, .prefix = engine.save_prefix(first)});
+  run(engine);
+  EXPECT_EQ(engine.num_cached(second), 20);
+  EXPECT_EQ(answer(engine, second), expected_answer(longer, 5));
+}
+
+TEST_F(EngineTest, CancelStopsASequenceAndKeepsTheOthers) {
+  Engine engine(model, backend);
+  std::vector<int32_t> prompt = some_tokens(10);
+  int64_t kept = engine.add({.prompt = prompt, .max_tokens = 20});
+  int64_t dropped = engine.add({.prompt = prompt, .max_tokens = 20});
+  for (int i = 0; i < 5; ++i) {
+    engine.step();
+  }
+  engine.cancel(dropped);
+  EXPECT_EQ(answer(engine, dropped).size(), 5u);
+  engine.release(dropped);
+  auto ends = run(engine);
+  EXPECT_EQ(ends.size(), 1u);
+  EXPECT_EQ(answer(engine, kept), expected_answer(prompt, 20));
+}
+
+TEST_F(EngineTest, WaitsForBlocksAndFailsOnlyWhatCanNeverRun) {
+  // Four blocks: the first needs two, the second would need three.
+  Engine engine(model, backend, {.max_blocks = 4});
+  std::vector<int32_t> small = some_tokens(100), large = some_tokens(190);
+  int64_t first = engine.add({.prompt = small, .max_tokens = 20});
+  int64_t second = engine.add({.prompt = large, .max_tokens = 10});
+  FinishReason end = FinishReason::none;
+  while (end == FinishReason::none) {
+    for (const Event& event : engine.step()) {
+      ASSERT_EQ(event.sequence, first);
+      end = event.finish;
+    }
+  }
+  EXPECT_EQ(answer(engine, first), expected_answer(small, 20));
+  engine.release(first);
+  EXPECT_EQ(run(engine)[second], FinishReason::length);
+  EXPECT_EQ(answer(engine, second), expected_answer(large, 10));
+  engine.release(second);
+
+  int64_t huge = engine.add({.prompt = some_tokens(300), .max_tokens = 1});
+  EXPECT_EQ(run(engine)[huge], FinishReason::no_memory);
+  engine.release(huge);
+  EXPECT_EQ(engine.blocks().used(), 0);
+}
+
+TEST_F(EngineTest, AdapterScalesReachTheModel) {
+  Engine engine(model, backend);
+  std::vector<int32_t> prompt = some_tokens(5);
+  int64_t plain = engine.add({.prompt = prompt, .max_tokens = 1});
+  int64_t scaled = engine.add(
+      {.prompt = prompt, .max_tokens = 1, .adapter_scales = {0.5f, 1}});
+  run(engine);
+  EXPECT_EQ(answer(engine, plain)[0], argmax(fake_logits(prompt)));
+  EXPECT_EQ(answer(engine, scaled)[0], argmax(fake_logits(prompt, 1.5f)));
+}
+
+TEST_F(EngineTest, RefusesPromptsThatCannotRun) {
+  Engine engine(model, backend, {.max_positions = 8});
+  EXPECT_THROW(engine.add({}), UsageError);
+  EXPECT_THROW(engine.add({.prompt = some_tokens(9)}), UsageError);
+  EXPECT_THROW(engine.add({.prompt = {1, kFakeVocab}}), UsageError);
+  EXPECT_THROW(engine.add({.prompt = {-1}}), UsageError);
+  EXPECT_THROW(
+      engine.add({.prompt = {1}, .sampling = {.top_p = 2}}), UsageError);
+  EXPECT_TRUE(engine.idle());
+}
+
+}  // namespace
+}  // namespace mlxcel

@@ -1,0 +1,185 @@
+// A model whose next token is a function of the tokens before it, read through
+// the block tables: it shows any fault of scheduling, sharing and copying.
+#pragma once
+
+#include "core/error.h"
+#include "models/model.h"
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+namespace mlxcel::testing {
+
+constexpr int kFakeVocab = 97;
+
+class FakeCache : public KvCache {
+ public:
+  FakeCache() : KvCache({}) {}
+  void reserve(int num_blocks) override {
+    if (size_t(num_blocks) > blocks.size()) {
+      blocks.resize(size_t(num_blocks));
+    }
+  }
+  int num_blocks() const override {
+    return int(blocks.size());
+  }
+  void copy_block(int from, int to) override {
+    blocks[size_t(to)] = blocks[size_t(from)];
+  }
+  std::vector<std::array<int32_t, kKvBlockSize>> blocks;
+};
+
+struct FakeStorage : TensorStorage {
+  std::vector<float> values;
+};
+
+class FakeBackend : public Backend {
+ public:
+  std::string description() const override {
+    return "fake";
+  }
+  std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec&) override {
+    return std::make_unique<FakeCache>();
+  }
+  void read(const Tensor& tensor, float* out) override {
+    auto* storage = static_cast<FakeStorage*>(tensor.storage());
+    std::memcpy(
+        out, storage->values.data(), storage->values.size() * sizeof(float));
+  }
+  std::unique_ptr<Linear> prepare_linear(LinearWeights) override {
+    throw std::logic_error("not part of the fake");
+  }
+  std::unique_ptr<Embedding> prepare_embedding(EmbeddingWeights) override {
+    throw std::logic_error("not part of the fake");
+  }
+  std::unique_ptr<Norm> prepare_norm(NormWeights) override {
+    throw std::logic_error("not part of the fake");
+  }
+  std::unique_ptr<Rope> prepare_rope(RopeTable) override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor embed(const Step&, const Embedding&, float) override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor norm(const Step&, const Tensor&, const Norm&) override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor linear(const Step&, const Tensor&, const Linear&, const LinearOptions&)
+      override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor mlp(
+      const Step&,
+      const Tensor&,
+      const MlpWeights&,
+      const LinearOptions&) override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor attention(
+      const Step&,
+      const Tensor&,
+      const AttentionArgs&,
+      KvCache&,
+      int) override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor add(const Step&, const Tensor&, const Tensor&, float) override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor head(const Step&, const Tensor&, const HeadArgs&) override {
+    throw std::logic_error("not part of the fake");
+  }
+};
+
+// The logits after a sequence: a hash of its tokens, and of the scales.
+inline std::vector<float> fake_logits(
+    const std::vector<int32_t>& tokens, float scale_sum = 0) {
+  uint64_t hash = 14695981039346656037u + uint64_t(scale_sum * 1000);
+  for (int32_t token : tokens) {
+    hash = (hash ^ uint64_t(token + 1)) * 1099511628211u;
+  }
+  std::vector<float> out;
+  for (int i = 0; i < kFakeVocab; ++i) {
+    uint64_t mixed = (hash ^ uint64_t(i)) * 0x9E3779B97F4A7C15u;
+    out.push_back(float(mixed >> 40) / float(1 << 24) * 8);
+  }
+  return out;
+}
+
+class FakeModel : public Model {
+ public:
+  int64_t vocab_size() const override {
+    return kFakeVocab;
+  }
+  KvCacheSpec kv_cache_spec() const override {
+    return {};
+  }
+  Tensor forward(const Step& step, KvCache& cache) override {
+    check_step(step);
+    last_step = step;
+    prompt_rows += step.num_prompt_rows;
+    auto& blocks = static_cast<FakeCache&>(cache).blocks;
+    auto storage = std::make_shared<FakeStorage>();
+    size_t next_output = 0;
+    for (const Segment& segment : step.segments) {
+      float scale_sum = 0;
+      for (float scale : segment.adapter_scales) {
+        scale_sum += scale;
+      }
+      for (int row = 0; row < segment.num_rows; ++row) {
+        int64_t position = segment.position + row;
+        auto cell = [&](int64_t at) -> int32_t& {
+          int32_t block = segment.blocks[size_t(at / kKvBlockSize)];
+          return blocks.at(size_t(block))[size_t(at % kKvBlockSize)];
+        };
+        cell(position) = step.tokens[size_t(segment.first_row + row)];
+        if (next_output < step.output_rows.size() &&
+            step.output_rows[next_output] == segment.first_row + row) {
+          ++next_output;
+          std::vector<int32_t> seen;
+          for (int64_t at = 0; at <= position; ++at) {
+            seen.push_back(cell(at));
+          }
+          std::vector<float> logits = fake_logits(seen, scale_sum);
+          storage->values.insert(
+              storage->values.end(), logits.begin(), logits.end());
+        }
+      }
+    }
+    return {DType::f32, int64_t(step.output_rows.size()), kFakeVocab, storage};
+  }
+
+  Step last_step;
+  int64_t prompt_rows = 0;  // over all steps
+
+ private:
+  // What a backend may rely on.
+  static void check_step(const Step& step) {
+    int row = 0;
+    bool decoding = false;
+    for (const Segment& segment : step.segments) {
+      bool good = segment.first_row == row && segment.num_rows > 0 &&
+                  int64_t(segment.blocks.size()) * kKvBlockSize >=
+                      segment.position + segment.num_rows;
+      decoding = decoding || !segment.prompt;
+      good = good && segment.prompt != decoding;
+      good = good && (segment.prompt || segment.num_rows == 1);
+      if (!good) {
+        throw std::logic_error("malformed segment");
+      }
+      row += segment.num_rows;
+    }
+    bool ascending = true;
+    for (size_t i = 1; i < step.output_rows.size(); ++i) {
+      ascending = ascending && step.output_rows[i - 1] < step.output_rows[i];
+    }
+    if (row != step.num_rows() || !ascending) {
+      throw std::logic_error("malformed step");
+    }
+  }
+};
+
+}  // namespace mlxcel::testing
