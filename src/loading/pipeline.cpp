@@ -1,0 +1,182 @@
+#include "loading/pipeline.h"
+
+#include "core/log.h"
+#include "io/checkpoint.h"
+#include "loading/compose.h"
+#include "loading/config_file.h"
+#include "loading/detect.h"
+#include "loading/materialize.h"
+#include "loading/sanitize_weights.h"
+#include "models/builder.h"
+#include "models/registry.h"
+#include "ops/matrix_source.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+namespace mlxcel {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Times the phases of a load and reports them: to the caller, and as
+// "[TTFT] load <phase> <ms>" lines under MLXCEL_PROFILE_TTFT.
+class PhaseClock {
+ public:
+  explicit PhaseClock(const LoadOptions& options) : options_(options) {
+    const char* profile = std::getenv("MLXCEL_PROFILE_TTFT");
+    profile_ = profile != nullptr && std::string_view(profile) != "" &&
+               std::string_view(profile) != "0";
+  }
+
+  // Ends the running phase and begins the next.
+  void begin(std::string_view phase) {
+    end();
+    phase_ = phase;
+    begun_ = Clock::now();
+    advance(0);
+  }
+
+  void advance(double done) const {
+    if (options_.progress) {
+      options_.progress(phase_, done);
+    }
+  }
+
+  void end() {
+    if (!phase_.empty() && profile_) {
+      log_info(fmt::format(
+          "[TTFT] load {} {:.2f} ms", phase_, 1000 * since(begun_)));
+    }
+    phase_ = {};
+  }
+
+  double finish() {
+    end();
+    double seconds = since(start_);
+    if (profile_) {
+      log_info(fmt::format("[TTFT] load total {:.2f} ms", 1000 * seconds));
+    }
+    return seconds;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double since(Clock::time_point then) {
+    return std::chrono::duration<double>(Clock::now() - then).count();
+  }
+
+  const LoadOptions& options_;
+  bool profile_ = false;
+  Clock::time_point start_ = Clock::now(), begun_ = start_;
+  std::string_view phase_;
+};
+
+// The context length under the names that configs use; 0 when none is there.
+int64_t max_positions_of(const Config& config) {
+  for (const char* key :
+       {"max_position_embeddings",
+        "n_positions",
+        "max_sequence_length",
+        "max_seq_len",
+        "seq_length",
+        "n_ctx"}) {
+    if (std::optional<int64_t> value = config.find<int64_t>(key)) {
+      return *value;
+    }
+  }
+  return 0;
+}
+
+std::unique_ptr<Backend> make_backend(
+    const LoadOptions& options, DType activation_dtype) {
+  BackendOptions backend;
+  backend.threads = options.threads;
+  backend.prefill_int8 = options.prefill_int8;
+  backend.activation_dtype = activation_dtype;
+  return options.backend == BackendKind::graph ? make_graph_backend(backend)
+                                               : make_cpu_backend(backend);
+}
+
+void check_dtype(const LoadOptions& options) {
+  if (options.dtype && *options.dtype != DType::f32 &&
+      *options.dtype != DType::f16 && *options.dtype != DType::bf16) {
+    throw UsageError(
+        cat("activations cannot be ", *options.dtype),
+        "",
+        "choose f32, f16 or bf16");
+  }
+}
+
+}  // namespace
+
+LoadedModel load_model(const LoadOptions& options) {
+  PhaseClock clock(options);
+  check_dtype(options);
+  bool lazy = lazy_materialization();
+
+  clock.begin("detect");
+  LoadedModel out;
+  out.folder = checkpoint_folder(options.model);
+  out.config = read_config(out.folder);
+  Detection detection = detect_model(out.folder, out.config);
+  const Family& family = require_generation(detection, out.config);
+  out.family = &family;
+  NameMap names(family.names, decoder_spec(family, out.config));
+  out.max_positions = max_positions_of(out.config);
+  Composition composition(options);
+
+  clock.begin("weights");
+  WeightMap weights =
+      load_weights(out.folder, {.mmap = options.mmap, .mlock = options.mlock});
+  out.weight_bytes = weights.total_bytes();
+  if (has_vision_tower(out.config, weights)) {
+    throw ConfigError(
+        cat(out.folder.string(), " is a vision-language model"),
+        cat("model_type is ",
+            detection.model_type,
+            ", with vision_config and vision weights"),
+        "vision towers are not supported; set \"language_model_only\": true in "
+        "config.json to use its text model alone");
+  }
+  check_packed_parts(weights);
+  narrow_f64(weights);
+  restore_tied_head(names, weights);
+
+  clock.begin("compose");
+  composition.apply_surgery(weights);
+  composition.apply_adapters(family, names, weights);
+
+  clock.begin("build");
+  out.activation_dtype =
+      options.dtype.value_or(activation_dtype_of(names, weights));
+  out.backend = make_backend(options, out.activation_dtype);
+  MatrixSource source(weights, out.config);
+  out.model = build_model(
+      family,
+      {.backend = *out.backend,
+       .names = names,
+       .source = source,
+       .cache_dtype = out.activation_dtype,
+       .terms = composition.take_terms()});
+
+  if (!lazy) {
+    clock.begin("materialize");
+    std::vector<WeightTensor> used;
+    for (const auto& [key, tensor] : weights) {
+      if (!is_dropped(family, key)) {
+        used.push_back(tensor);
+      }
+    }
+    materialize(
+        used, options.threads, [&](double done) { clock.advance(done); });
+  }
+  out.seconds = clock.finish();
+  log_info(fmt::format("Model loaded in {:.2f} s", out.seconds));
+  return out;
+}
+
+}  // namespace mlxcel

@@ -1,0 +1,126 @@
+#include "loading/sanitize_weights.h"
+
+#include "core/error.h"
+#include "core/log.h"
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace mlxcel {
+
+namespace {
+
+constexpr const char* kParts[] = {"weight", "scales", "biases"};
+
+bool same_tensor(const WeightTensor* a, const WeightTensor* b) {
+  if (a == nullptr || b == nullptr) {
+    return a == b;
+  }
+  return a->dtype == b->dtype && a->shape == b->shape &&
+         (a->data == b->data || std::memcmp(a->data, b->data, a->bytes) == 0);
+}
+
+bool same_stems(
+    const std::string& a, const std::string& b, const WeightMap& weights) {
+  for (const char* part : kParts) {
+    if (!same_tensor(
+            weights.find(cat(a, ".", part)), weights.find(cat(b, ".", part)))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void narrow_f64(WeightMap& weights) {
+  for (const std::string& key : weights.keys()) {
+    const WeightTensor& tensor = weights.at(key);
+    if (tensor.dtype == DType::f64) {
+      std::byte* data = nullptr;
+      WeightTensor narrow = make_weight(DType::f32, tensor.shape, &data);
+      read_as_f32(tensor, reinterpret_cast<float*>(data));
+      weights.set(key, std::move(narrow));
+    }
+  }
+}
+
+void restore_tied_head(const NameMap& names, WeightMap& weights) {
+  if (names.spec().head != HeadKind::tied) {
+    return;
+  }
+  std::optional<StemRows> embedding = names.locate("embedding", weights);
+  if (!embedding) {
+    return;  // the builder says what is missing
+  }
+  if (std::optional<StemRows> head = names.locate("head", weights)) {
+    if (head->stem != embedding->stem &&
+        !same_stems(head->stem, embedding->stem, weights)) {
+      log_warning(
+          cat("tie_word_embeddings is true, but \"",
+              head->stem,
+              ".weight\" is stored and differs from \"",
+              embedding->stem,
+              ".weight\"; using the stored head"));
+    }
+    return;
+  }
+  std::vector<StemRows> stems = names.stems_of("head");
+  if (stems.empty() || stems.front().stem == embedding->stem) {
+    return;
+  }
+  for (const char* part : kParts) {
+    if (const WeightTensor* found =
+            weights.find(cat(embedding->stem, ".", part))) {
+      WeightTensor shared = *found;
+      weights.set(cat(stems.front().stem, ".", part), std::move(shared));
+    }
+  }
+}
+
+void check_packed_parts(const WeightMap& weights) {
+  for (const auto& [key, tensor] : weights) {
+    auto [stem, part] = split_key(key);
+    bool alone = !weights.contains(cat(stem, ".weight"));
+    if ((part == "scales" || part == "biases") && alone) {
+      throw CheckpointError(
+          cat("tensor \"", key, "\" in ", tensor.file, " has no weight"),
+          cat("\"", stem, ".weight\" is not in the checkpoint"),
+          "fetch the checkpoint again");
+    }
+    if (part == "weight" && tensor.dtype == DType::u32 &&
+        !weights.contains(cat(stem, ".scales"))) {
+      throw CheckpointError(
+          cat("tensor \"",
+              key,
+              "\" in ",
+              tensor.file,
+              " has no \"",
+              stem,
+              ".scales\""),
+          cat("its ",
+              tensor.dtype,
+              " ",
+              to_string(tensor.shape),
+              " cannot be read without them"),
+          "fetch the checkpoint again, or convert it again from its original");
+    }
+  }
+}
+
+DType activation_dtype_of(const NameMap& names, const WeightMap& weights) {
+  std::optional<StemRows> embedding = names.locate("embedding", weights);
+  if (embedding) {
+    for (const char* part : {"scales", "weight"}) {
+      const WeightTensor* tensor =
+          weights.find(cat(embedding->stem, ".", part));
+      if (tensor != nullptr && is_float(tensor->dtype)) {
+        return tensor->dtype == DType::f64 ? DType::f32 : tensor->dtype;
+      }
+    }
+  }
+  return DType::f32;
+}
+
+}  // namespace mlxcel

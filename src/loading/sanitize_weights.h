@@ -1,0 +1,30 @@
+// Brings a checkpoint's tensors into the one form that surgery, adapters and
+// models expect, under the checkpoint's own keys.
+#pragma once
+
+#include "io/weight_map.h"
+#include "models/family.h"
+#include "models/names.h"
+
+#include <string>
+#include <vector>
+
+namespace mlxcel {
+
+// f64 tensors become f32: no backend computes in f64.
+void narrow_f64(WeightMap& weights);
+
+// Under a tied head every spelling of the family finds a head: where the
+// checkpoint has none, the head's keys share the embedding's tensors. A stored
+// head is kept, with a warning when it differs from the embedding.
+void restore_tied_head(const NameMap& names, WeightMap& weights);
+
+// Throws CheckpointError for parts of a packed weight without their whole:
+// scales or biases without a weight, and a weight of packed words alone.
+void check_packed_parts(const WeightMap& weights);
+
+// The dtype activations are computed in: that of the embedding table, or of
+// its scales when it is packed; it carries the residual stream.
+DType activation_dtype_of(const NameMap& names, const WeightMap& weights);
+
+}  // namespace mlxcel
