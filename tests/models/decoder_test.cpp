@@ -1,0 +1,88 @@
+// Families against the reference logits on plain loops in double precision: a
+// failure here is a wrong spec or name, not a wrong kernel.
+#include "io/safetensors.h"
+#include "models/builder.h"
+#include "models/registry.h"
+#include "support/models/reference_backend.h"
+#include "support/models/sequences.h"
+#include "support/models/text_case.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+namespace mlxcel {
+namespace {
+
+using testing::Logits;
+using testing::SequenceRunner;
+using testing::TextCase;
+
+// A checkpoint of one file, built without the loading pipeline.
+struct Built {
+  explicit Built(const std::filesystem::path& folder)
+      : config(read_config(folder / "config.json")),
+        family(*find_by_model_type(config.get<std::string>("model_type"))),
+        spec(decoder_spec(family, config)),
+        names(family.names, spec),
+        weights(read_safetensors(folder / "model.safetensors").tensors),
+        source(weights, config),
+        backend(testing::make_reference_backend()) {}
+
+  std::unique_ptr<Model> build(LiveTerms terms = {}) {
+    return build_model(
+        family,
+        {.backend = *backend,
+         .names = names,
+         .source = source,
+         .cache_dtype = DType::f32,
+         .terms = std::move(terms)});
+  }
+
+  static Config read_config(const std::filesystem::path& path) {
+    std::ifstream stream(path);
+    return Config(nlohmann::json::parse(stream), path.filename().string());
+  }
+
+  Config config;
+  const Family& family;
+  DecoderSpec spec;
+  NameMap names;
+  WeightMap weights;
+  MatrixSource source;
+  std::unique_ptr<Backend> backend;
+};
+
+class DecoderCase : public ::testing::TestWithParam<std::string> {};
+
+// The oracle computes in f32; double precision lands within a few 1e-5.
+constexpr double kTolerance = 1e-4;
+
+TEST_P(DecoderCase, MatchesTheReferenceLogits) {
+  TextCase expected = testing::load_text_case("text", GetParam());
+  Built built(expected.model);
+  std::unique_ptr<Model> model = built.build();
+  SequenceRunner runner(*built.backend, *model);
+  int sequence = runner.add();
+  Logits logits = runner.prefill(sequence, expected.input_ids);
+  EXPECT_LT(testing::max_difference(logits, expected.logits), kTolerance);
+
+  std::vector<float> last = logits.back();
+  for (size_t i = 0; i < expected.greedy.size(); ++i) {
+    int32_t token = testing::argmax(last);
+    if (token != expected.greedy[i]) {
+      EXPECT_LT(expected.margins[i], kTolerance) << "greedy step " << i;
+      break;
+    }
+    last = runner.decode(sequence, token);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Text,
+    DecoderCase,
+    ::testing::ValuesIn(testing::runnable_cases("text")),
+    [](const auto& test) { return test.param; });
+
+}  // namespace
+}  // namespace mlxcel
