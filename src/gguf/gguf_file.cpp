@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 namespace mlxcel {
 
@@ -394,7 +395,7 @@ T GgufFile::get(std::string_view key) const {
 template <typename T>
 T GgufFile::get_or(std::string_view key, T fallback) const {
   const Json* value = metadata(key);
-  return value == nullptr ? fallback : convert<T>(key, *value);
+  return value == nullptr ? std::move(fallback) : convert<T>(key, *value);
 }
 
 #define MLXCEL_GGUF_GET(T)                             \

@@ -103,7 +103,7 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const fs::path& folder) {
 }
 
 std::unique_ptr<ChatTemplate> ChatTemplate::from_source(
-    std::string source, const fs::path& folder) {
+    const std::string& source, const fs::path& folder) {
   std::unique_ptr<ChatTemplate> out(new ChatTemplate());
   out->state_->where = "the command line";
   if (!folder.empty()) {

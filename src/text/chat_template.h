@@ -20,7 +20,7 @@ class ChatTemplate {
   // A template given by the user; named tokens (bos_token, ...) come from the
   // folder's tokenizer_config.json when a folder is given.
   static std::unique_ptr<ChatTemplate> from_source(
-      std::string source, const std::filesystem::path& folder = {});
+      const std::string& source, const std::filesystem::path& folder = {});
   ~ChatTemplate();
 
   struct Input {

@@ -79,7 +79,7 @@ Json template_processing(
 
 // The file's text: small parts through JSON, the vocabulary written directly,
 // since ordered JSON objects are slow at that size.
-std::string assemble(Json parts, const std::string& model) {
+std::string assemble(const Json& parts, const std::string& model) {
   Json head = {
       {"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
   head.update(parts);
