@@ -1,0 +1,105 @@
+#include "adapters/live.h"
+
+#include <cstring>
+
+namespace mlxcel {
+
+namespace {
+
+// Rows [first, first + count) of b as it multiplies A x: a view when the rows
+// are stored one after the other, else an owned copy.
+WeightTensor slice_outputs(
+    const WeightTensor& b, bool rank_first, int64_t first, int64_t count) {
+  int64_t rows = rank_first ? b.dim(0) : b.dim(1);
+  if (first == 0 && count == rows) {
+    return b;
+  }
+  size_t element = size_of(b.dtype);
+  if (rank_first) {
+    WeightTensor out = b;
+    size_t stride = size_t(b.dim(1)) * element;
+    out.data = b.data + size_t(first) * stride;
+    out.shape[0] = count;
+    out.bytes = size_t(count) * stride;
+    return out;
+  }
+  std::byte* data = nullptr;
+  WeightTensor out = make_weight(b.dtype, {b.dim(0), count}, &data);
+  size_t width = size_t(count) * element;
+  for (int64_t r = 0; r < b.dim(0); ++r) {
+    std::memcpy(
+        data + size_t(r) * width,
+        b.data + (size_t(r) * size_t(rows) + size_t(first)) * element,
+        width);
+  }
+  return out;
+}
+
+LowRankTerm term_of(const ResolvedPair& pair, int adapter, double factor) {
+  LowRankTerm term;
+  term.adapter = adapter;
+  term.rows = pair.rows;
+  term.rank = pair.rank;
+  term.scale = float(factor);
+  return term;
+}
+
+void add_embedding(
+    const ResolvedPair& pair,
+    int adapter,
+    double factor,
+    bool tied,
+    LiveTerms& out) {
+  // The lookup reads rows of a matrix [vocab, rank]; the head multiplies by the
+  // same product. Each of the three layouts is one orientation of either.
+  LowRankTerm lookup = term_of(pair, adapter, factor);
+  LowRankTerm head = lookup;
+  if (pair.layout == PairLayout::embedding) {
+    lookup.a = pair.a;
+    lookup.b = pair.b;
+    head.a = pair.b;
+    head.b = pair.a;
+    head.rank_first = true;
+  } else {
+    lookup.a = pair.b;
+    lookup.b = pair.a;
+    lookup.rank_first = pair.layout == PairLayout::linear_first;
+    head.a = pair.a;
+    head.b = pair.b;
+    head.rank_first = pair.layout == PairLayout::rank_first;
+  }
+  out["embedding"].push_back(lookup);
+  if (tied) {
+    out["head"].push_back(head);
+  }
+}
+
+}  // namespace
+
+LiveTerms live_terms(
+    const std::vector<ResolvedAdapter>& adapters, const DecoderSpec& spec) {
+  LiveTerms out;
+  for (size_t id = 0; id < adapters.size(); ++id) {
+    const ResolvedAdapter& adapter = adapters[id];
+    for (const ResolvedPair& pair : adapter.pairs) {
+      if (pair.on_embedding) {
+        add_embedding(
+            pair, int(id), adapter.factor, spec.head == HeadKind::tied, out);
+        continue;
+      }
+      for (const Target& target : pair.targets) {
+        LowRankTerm term = term_of(pair, int(id), adapter.factor);
+        term.row_begin = target.slot_first;
+        term.rows = target.rows.count;
+        term.rank_first = pair.layout == PairLayout::rank_first;
+        term.a = pair.a;
+        term.b = slice_outputs(
+            pair.b, term.rank_first, target.named_first, target.rows.count);
+        out[target.slot].push_back(term);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace mlxcel

@@ -1,0 +1,204 @@
+#include "adapters/resolve.h"
+
+#include "core/error.h"
+
+namespace mlxcel {
+
+namespace {
+
+struct Fit {
+  const char* name;
+  PairLayout layout;
+  Shape a, b;  // rank left as -1
+};
+
+bool fits(const Shape& shape, const Shape& pattern, int64_t* rank) {
+  for (size_t i = 0; i < 2; ++i) {
+    if (pattern[i] < 0) {
+      if (*rank >= 0 && *rank != shape[i]) {
+        return false;
+      }
+      *rank = shape[i];
+    } else if (pattern[i] != shape[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The layouts in order of preference: where several fit, mlx-lm's is meant.
+std::vector<Fit> layouts(const ResolvedPair& pair) {
+  std::vector<Fit> out;
+  if (pair.on_embedding) {
+    out.push_back(
+        {"[vocab, rank] and [rank, hidden]",
+         PairLayout::embedding,
+         {pair.rows, -1},
+         {-1, pair.in}});
+  }
+  out.push_back(
+      {"[in, rank] and [rank, out]",
+       PairLayout::linear_first,
+       {pair.in, -1},
+       {-1, pair.rows}});
+  out.push_back(
+      {"[rank, in] and [out, rank]",
+       PairLayout::rank_first,
+       {-1, pair.in},
+       {pair.rows, -1}});
+  return out;
+}
+
+void choose_layout(ResolvedPair& pair, const Adapter& adapter) {
+  for (const Fit& fit : layouts(pair)) {
+    int64_t rank = -1;
+    if (fits(pair.a.shape, fit.a, &rank) && fits(pair.b.shape, fit.b, &rank)) {
+      pair.layout = fit.layout;
+      pair.rank = rank;
+      return;
+    }
+  }
+  throw AdapterError(
+      cat("cannot apply adapter ", adapter.folder.string()),
+      cat("the pair of ",
+          pair.stem,
+          " does not fit its base weight: lora_a ",
+          to_string(pair.a.shape),
+          ", lora_b ",
+          to_string(pair.b.shape),
+          ", base weight [",
+          pair.rows,
+          ", ",
+          pair.in,
+          "]"),
+      pair.on_embedding
+          ? "lora_a [vocab, rank] with lora_b [rank, hidden], lora_a [hidden, "
+            "rank] with lora_b [rank, vocab], or both of these transposed; "
+            "check that the adapter was trained on this model"
+          : "lora_a [in, rank] with lora_b [rank, out], or both transposed; "
+            "check that the adapter was trained on this model");
+}
+
+void check_head_and_embedding(
+    const Role& role,
+    const std::string& stem,
+    const Adapter& adapter,
+    const AdapterBase& base) {
+  if (base.spec.head != HeadKind::tied) {
+    return;
+  }
+  if (role.kind == "head") {
+    throw AdapterError(
+        cat("cannot apply adapter ", adapter.folder.string()),
+        cat("it has a pair on ",
+            stem,
+            ", and this checkpoint's lm_head is tied to its embedding"),
+        "train the pair on embed_tokens, or on an untied checkpoint");
+  }
+  if (role.kind == "embedding" &&
+      base.family.embed_pairs == EmbedPairs::refused) {
+    throw AdapterError(
+        cat("cannot apply adapter ", adapter.folder.string()),
+        cat("it has a pair on ",
+            stem,
+            ", and ",
+            base.family.name,
+            " with a tied head takes no embed_tokens pair"),
+        "fuse it into the checkpoint with the tool that trained it");
+  }
+}
+
+// The columns of a role's matrix, unpacked.
+int64_t columns(const Role& role, const DecoderSpec& spec) {
+  if (role.layer < 0) {
+    return spec.hidden_size;
+  }
+  const BlockSpec& block = spec.blocks[size_t(role.layer)];
+  if (role.kind == "attention.o") {
+    return int64_t(block.attention.heads.query) * block.attention.heads.dim;
+  }
+  if (role.kind == "mlp.down") {
+    return block.mlp.intermediate_size;
+  }
+  return spec.hidden_size;
+}
+
+ResolvedPair resolve_pair(
+    const AdapterPair& source,
+    const Adapter& adapter,
+    const AdapterBase& base) {
+  ResolvedPair pair;
+  pair.stem = source.stem;
+  pair.a = source.a;
+  pair.b = source.b;
+
+  std::vector<RolePart> parts = base.names.parts_of(source.stem);
+  pair.targets = base.names.resolve(source.stem, base.weights);
+  if (parts.empty()) {
+    std::string near = did_you_mean(source.stem, base.names.known_stems());
+    throw AdapterError(
+        cat("cannot apply adapter ", adapter.folder.string()),
+        cat("its pair on ",
+            source.stem.empty() ? "\"\"" : source.stem,
+            " has no base weight in this ",
+            base.family.name,
+            " checkpoint"),
+        near.empty() ? "check that the adapter was trained on this model"
+                     : near);
+  }
+  const Role& role = parts.front().role;
+  check_head_and_embedding(role, source.stem, adapter, base);
+  if (pair.targets.empty()) {
+    throw AdapterError(
+        cat("cannot apply adapter ", adapter.folder.string()),
+        cat("its pair on ",
+            source.stem,
+            " has no base weight: the checkpoint does not hold that tensor"),
+        "check that the adapter was trained on this model");
+  }
+  for (const Target& target : pair.targets) {
+    const WeightTensor& weight = base.weights.at(target.rows.stem + ".weight");
+    if (weight.ndim() != 2) {
+      throw AdapterError(
+          cat("cannot apply adapter ", adapter.folder.string()),
+          cat("its pair on ",
+              source.stem,
+              " (lora_a ",
+              to_string(pair.a.shape),
+              ", lora_b ",
+              to_string(pair.b.shape),
+              ") meets a base weight of shape ",
+              to_string(weight.shape),
+              ", and only matrices take a low-rank term"),
+          "leave this tensor out of the adapter");
+    }
+    pair.rows += target.rows.count;
+  }
+  pair.in = columns(role, base.spec);
+  pair.on_embedding = role.kind == "embedding";
+  choose_layout(pair, adapter);
+  return pair;
+}
+
+}  // namespace
+
+ResolvedAdapter resolve_adapter(
+    const Adapter& adapter, const AdapterBase& base) {
+  if (base.family.adapters == AdapterSupport::refused) {
+    throw AdapterError(
+        cat("cannot apply adapter ", adapter.folder.string()),
+        base.family.adapter_refusal,
+        "run the model without it");
+  }
+  ResolvedAdapter out;
+  out.folder = adapter.folder.string();
+  out.digest = adapter.digest;
+  out.task_name = adapter.task_name();
+  out.factor = adapter.config.factor();
+  for (const AdapterPair& pair : adapter.pairs) {
+    out.pairs.push_back(resolve_pair(pair, adapter, base));
+  }
+  return out;
+}
+
+}  // namespace mlxcel
