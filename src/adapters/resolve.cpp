@@ -108,21 +108,6 @@ void check_head_and_embedding(
   }
 }
 
-// The columns of a role's matrix, unpacked.
-int64_t columns(const Role& role, const DecoderSpec& spec) {
-  if (role.layer < 0) {
-    return spec.hidden_size;
-  }
-  const BlockSpec& block = spec.blocks[size_t(role.layer)];
-  if (role.kind == "attention.o") {
-    return int64_t(block.attention.heads.query) * block.attention.heads.dim;
-  }
-  if (role.kind == "mlp.down") {
-    return block.mlp.intermediate_size;
-  }
-  return spec.hidden_size;
-}
-
 ResolvedPair resolve_pair(
     const AdapterPair& source,
     const Adapter& adapter,
@@ -174,7 +159,7 @@ ResolvedPair resolve_pair(
     }
     pair.rows += target.rows.count;
   }
-  pair.in = columns(role, base.spec);
+  pair.in = base.names.cols(role);
   pair.on_embedding = role.kind == "embedding";
   choose_layout(pair, adapter);
   return pair;
