@@ -138,7 +138,7 @@ Shape unpacked_shape(const Planner& planner, const std::string& stem) {
             ".weight is not known"),
         "use a float checkpoint");
   }
-  return {weight.dim(0), planner.base().names.columns(parts.front().role)};
+  return {weight.dim(0), planner.base().names.cols(parts.front().role)};
 }
 
 void plan_packed(

@@ -71,6 +71,17 @@ constexpr Choice<Interpolation> kMethods[] = {
     {"slerp", Interpolation::slerp, ""},
 };
 
+// One file, a folder of shards, or the folder that an index stands in.
+WeightMap read_source(const fs::path& path) {
+  if (fs::is_directory(path)) {
+    return load_weights(path);
+  }
+  if (path.extension() == ".json") {
+    return load_weights(path.parent_path());
+  }
+  return read_safetensors(path).tensors;
+}
+
 class RecipeReader {
  public:
   RecipeReader(const fs::path& file, std::string_view text)
@@ -423,7 +434,7 @@ class RecipeReader {
     auto out = std::make_shared<Source>();
     out->path = path.string();
     try {
-      out->tensors = read_checkpoint_tensors(path);
+      out->tensors = read_source(path);
     } catch (const Error& error) {
       fail(cat(pointer, "/", field), error.what(), "");
     }
