@@ -94,7 +94,8 @@ class RequantizeEdit : public Edit {
   }
 
   void dequantize(int64_t row, float* out) const {
-    std::vector<float> scales(size_t(groups())), biases(size_t(groups()));
+    std::vector<float> scales(static_cast<size_t>(groups()));
+    std::vector<float> biases(static_cast<size_t>(groups()));
     read_as_f32(scales_, row * groups(), groups(), scales.data());
     read_as_f32(biases_, row * groups(), groups(), biases.data());
     size_t row_bytes = size_t(weight_.dim(1)) * 4;
