@@ -5,7 +5,8 @@
 set(MLXCEL_LAYERS "" CACHE INTERNAL "")
 
 set(MLXCEL_FLAGS_avx2 -mavx2 -mfma -mf16c)
-set(MLXCEL_FLAGS_avx512 ${MLXCEL_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+# GCC 12 takes the intrinsics' undefined operands for uninitialized variables.
+set(MLXCEL_FLAGS_avx512 ${MLXCEL_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -Wno-uninitialized -Wno-maybe-uninitialized)
 set(MLXCEL_FLAGS_avx512bf16 ${MLXCEL_FLAGS_avx512} -mavx512bf16 -mavx512vnni)
 
 function(mlxcel_layer folder)
@@ -17,6 +18,9 @@ function(mlxcel_layer folder)
     list(APPEND patterns src/ops/cpu/kernels/*.cpp)
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${patterns})
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(FILTER sources EXCLUDE REGEX "_avx(2|512|512bf16)\\.cpp$")
+  endif()
   if(NOT sources)
     return()
   endif()

@@ -20,10 +20,6 @@
 
 namespace mlxcel::cpu {
 
-const AttentionKernels& attention_kernels(Isa) {
-  return kAttentionPortable;
-}
-
 namespace {
 
 constexpr float kLog2e = 1.44269504f;
@@ -238,8 +234,9 @@ void Attention::run() {
   size_t partials_at =
       reserve(bytes, partial_rows * size_t(v_pitch_) * sizeof(float));
   size_t states_at = reserve(bytes, partial_rows * sizeof(SoftmaxState));
-  // Of a thread: scores, weights in bf16, sums, states; a block's keys and
-  // values converted; one row of queries or keys and one narrowed head.
+  // Of a thread: scores, weights in bf16, sums, states, factors, ranges; a
+  // block's keys and values converted; one row of queries or keys and one
+  // narrowed head.
   size_t tile = size_t(tile_rows_) * size_t(group_);
   size_t width = size_t(std::max(args_.num_heads, 1)) * size_t(args_.head_dim);
   thread_bytes_ = 0;
@@ -247,6 +244,8 @@ void Attention::run() {
   reserve(thread_bytes_, tile * kKvBlockSize * sizeof(uint16_t));
   reserve(thread_bytes_, tile * size_t(v_pitch_) * sizeof(float));
   reserve(thread_bytes_, tile * sizeof(SoftmaxState));
+  reserve(thread_bytes_, tile * sizeof(float));
+  reserve(thread_bytes_, tile * sizeof(VisibleRange));
   reserve(thread_bytes_, size_t(q_pitch_) * kKvBlockSize * sizeof(float));
   reserve(thread_bytes_, size_t(v_pitch_) * kKvBlockSize * sizeof(float));
   reserve(thread_bytes_, width * sizeof(float));
@@ -384,7 +383,7 @@ void Attention::prepare(int thread, const WriteTask& task) {
 
     std::memcpy(row_values, q, width * sizeof(float));
     prepare_heads(step_row, args_.num_heads, args_.q_norm);
-    kernels_.scale(row_values, q_scale_, int64_t(width));
+    kernels_.scale(row_values, row_values, q_scale_, int64_t(width));
     for (int head = 0; head < args_.num_heads; ++head) {
       size_t at = query_index(head / group_, step_row) +
                   size_t(head % group_) * size_t(q_pitch_);
@@ -436,6 +435,9 @@ void Attention::attend(int thread, const AttendTask& task) {
       reinterpret_cast<float*>(take(tile * size_t(v_pitch_) * sizeof(float)));
   auto* states =
       reinterpret_cast<SoftmaxState*>(take(tile * sizeof(SoftmaxState)));
+  auto* factors = reinterpret_cast<float*>(take(tile * sizeof(float)));
+  auto* visible =
+      reinterpret_cast<VisibleRange*>(take(tile * sizeof(VisibleRange)));
   std::byte* key_copy = take(size_t(q_pitch_) * kKvBlockSize * sizeof(float));
   std::byte* value_copy = take(size_t(v_pitch_) * kKvBlockSize * sizeof(float));
 
@@ -451,7 +453,6 @@ void Attention::attend(int thread, const AttendTask& task) {
     states[i] = sink ? SoftmaxState{args_.sinks[size_t(head)] * kLog2e, 1}
                      : SoftmaxState{-kInfinity, 0};
   }
-  std::memset(sums, 0, size_t(m) * size_t(v_pitch_) * sizeof(float));
   size_t query = query_index(task.kv_head, step_row);
 
   for (int64_t index = task.begin_block; index < task.end_block; ++index) {
@@ -486,7 +487,7 @@ void Attention::attend(int thread, const AttendTask& task) {
           m,
           scores,
           kKvBlockSize,
-          false);
+          nullptr);
     } else {
       DType type = type_;
       if (prompt && type != DType::f32) {
@@ -516,28 +517,28 @@ void Attention::attend(int thread, const AttendTask& task) {
           m,
           scores,
           kKvBlockSize,
-          false);
+          nullptr);
     }
 
-    for (int i = 0; i < m; ++i) {
-      int64_t position = segment.position + task.row + i / group_;
-      int64_t begin = std::max<int64_t>(0, first_visible(position) - start);
-      int64_t end = std::min<int64_t>(kKvBlockSize, position + 1 - start);
-      float* row = scores + i * kKvBlockSize;
-      uint16_t* row_bf16 = dots ? weights + i * kKvBlockSize : nullptr;
-      if (begin >= end) {  // outside the row's window, or past its position
-        std::memset(row, 0, kKvBlockSize * sizeof(float));
-        if (row_bf16) {
-          std::memset(row_bf16, 0, kKvBlockSize * sizeof(uint16_t));
-        }
-        continue;
-      }
-      float factor = kernels_.softmax(
-          row, int(begin), int(end), args_.softcap, &states[i], row_bf16);
-      if (factor != 1) {
-        kernels_.scale(sums + i * v_pitch_, factor, v_pitch_);
+    for (int row = 0, i = 0; row < task.count; ++row) {
+      int64_t position = segment.position + task.row + row;
+      int64_t begin =
+          std::clamp<int64_t>(first_visible(position) - start, 0, kKvBlockSize);
+      int64_t end = std::clamp<int64_t>(position + 1 - start, 0, kKvBlockSize);
+      for (int head = 0; head < group_; ++head, ++i) {
+        visible[i] = {uint8_t(begin), uint8_t(end)};
       }
     }
+    kernels_.softmax(
+        {m,
+         scores,
+         dots ? weights : nullptr,
+         visible,
+         args_.softcap,
+         states,
+         factors});
+    // The first block overwrites the sums.
+    const float* former = index > task.begin_block ? factors : nullptr;
 
     if (dots) {
       kernels_.product_bf16(
@@ -549,7 +550,7 @@ void Attention::attend(int thread, const AttendTask& task) {
           m,
           sums,
           v_pitch_,
-          true);
+          former);
     } else {
       bool wide = prompt || type_ == DType::f32;
       kernels_.product(
@@ -562,7 +563,7 @@ void Attention::attend(int thread, const AttendTask& task) {
           m,
           sums,
           v_pitch_,
-          true);
+          former);
     }
   }
 
@@ -578,9 +579,7 @@ void Attention::attend(int thread, const AttendTask& task) {
     float* to =
         out_ + (int64_t(step_row + i / group_) * args_.num_heads + head) *
                    args_.head_dim;
-    std::memcpy(
-        to, sums + i * v_pitch_, size_t(args_.head_dim) * sizeof(float));
-    kernels_.scale(to, 1 / states[i].sum, args_.head_dim);
+    kernels_.scale(to, sums + i * v_pitch_, 1 / states[i].sum, args_.head_dim);
   }
 }
 
@@ -609,7 +608,7 @@ void Attention::finish_generated(const AttendTask& task) {
       kernels_.add_scaled(
           to, partials_ + at(range) * size_t(v_pitch_), factor, args_.head_dim);
     }
-    kernels_.scale(to, 1 / sum, args_.head_dim);
+    kernels_.scale(to, to, 1 / sum, args_.head_dim);
   }
 }
 

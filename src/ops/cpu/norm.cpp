@@ -6,10 +6,6 @@
 
 namespace mlxcel::cpu {
 
-const NormKernels& norm_kernels(Isa) {
-  return kNormPortable;
-}
-
 namespace {
 
 std::vector<float> copy_as_f32(

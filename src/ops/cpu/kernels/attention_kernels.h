@@ -18,9 +18,27 @@ struct SoftmaxState {
   float sum;
 };
 
+// Positions [begin, end) of a block that a query row sees; empty: none.
+struct VisibleRange {
+  uint8_t begin, end;
+};
+
+// Scores [m][64] of a tile against a block. They are in units of log2(e); with
+// a cap > 0 they are natural, and cap * tanh(s / cap) is taken first.
+struct SoftmaxTile {
+  int m;
+  float* scores;
+  uint16_t* weights_bf16;  // where the kernel writes p as bf16, or null
+  const VisibleRange* visible;
+  float cap;
+  SoftmaxState* states;
+  float* factors;  // receives what to multiply a row's former sums by
+};
+
 struct AttentionKernels {
-  // C [m, n] = A [m, k] B, plus C when `accumulate`. A is f32; B is f32, f16 or
-  // bf16, k even for the 16-bit types; n a multiple of 16. lda, ldc in floats.
+  // C [m, n] = A [m, k] B; with factors, C = factors[i] * C + A B. A is f32; B
+  // is f32, f16 or bf16, k even for the 16-bit types; n a multiple of 16. lda,
+  // ldc in floats.
   void (*product)(
       const float* a,
       int lda,
@@ -31,7 +49,7 @@ struct AttentionKernels {
       int m,
       float* c,
       int ldc,
-      bool accumulate);
+      const float* factors);
 
   // The same with A and B in bf16 and f32 sums; null where the instruction set
   // has no dot product of bf16 pairs. lda in elements.
@@ -44,29 +62,20 @@ struct AttentionKernels {
       int m,
       float* c,
       int ldc,
-      bool accumulate);
+      const float* factors);
 
-  // B of a 16-bit type as plain f32 rows [k][n].
+  // B of a 16-bit type as plain f32 rows [k][n]; n a multiple of 16.
   void (*widen)(const void* b, DType b_type, int n, int k, float* out);
   void (*f16_to_bf16)(const uint16_t* from, uint16_t* to, int64_t count);
-  // Rounds to f16 (finite values past its range become its largest) or bf16.
+  // Rounds to bf16, or to f16, where values past its range become its largest.
   void (*narrow)(const float* from, DType to_type, uint16_t* to, int64_t count);
 
-  // One row of 64 scores of a block, of which [begin, end) are visible, begin <
-  // end. Scores are in units of log2(e); with a cap > 0 they are natural, and
-  // cap * tanh(s / cap) is taken first. Replaces s by p (0 where not visible),
-  // also as bf16 when p_bf16 is given. Returns the factor for what was summed
-  // before. exp2 is within 2e-7 of the true value, relatively.
-  float (*softmax)(
-      float* s,
-      int begin,
-      int end,
-      float cap,
-      SoftmaxState* state,
-      uint16_t* p_bf16);
+  // Replaces the scores by p, 0 where not visible. With weights_bf16, p goes
+  // there instead. exp2 is within 2.2e-7 of the true value, relatively.
+  void (*softmax)(const SoftmaxTile& tile);
 
-  // y = factor * y, and y += factor * x
-  void (*scale)(float* y, float factor, int64_t n);
+  // y = factor * x, and y += factor * x
+  void (*scale)(float* y, const float* x, float factor, int64_t n);
   void (*add_scaled)(float* y, const float* x, float factor, int64_t n);
   // Dimension pairs of a head turned in place: see RopeTable.
   void (*rotate)(
@@ -79,6 +88,7 @@ struct AttentionKernels {
 
 const AttentionKernels& attention_kernels(Isa isa);
 
-extern const AttentionKernels kAttentionPortable;
+extern const AttentionKernels kAttentionPortable, kAttentionAvx2,
+    kAttentionAvx512, kAttentionAvx512Bf16;
 
 }  // namespace mlxcel::cpu

@@ -35,17 +35,17 @@ void product(
     int m,
     float* c,
     int ldc,
-    bool accumulate) {
-  if (!accumulate) {
-    for (int i = 0; i < m; ++i) {
-      std::fill_n(c + i * ldc, n, 0.0f);
+    const float* factors) {
+  for (int i = 0; i < m; ++i) {
+    for (int j = 0; j < n; ++j) {
+      c[i * ldc + j] = factors ? factors[i] * c[i * ldc + j] : 0.0f;
     }
   }
   if (b_type == DType::f32) {
     const float* rows = static_cast<const float*>(b);
     for (int i = 0; i < m; ++i) {
       for (int p = 0; p < k; ++p) {
-        add_row(c + i * ldc, a[i * lda + p], rows + p * n, n);
+        add_row(c + i * ldc, a[i * lda + p], rows + int64_t(p) * n, n);
       }
     }
     return;
@@ -90,44 +90,52 @@ void narrow(const float* from, DType to_type, uint16_t* to, int64_t count) {
     if (to_type == DType::bf16) {
       to[i] = f32_to_bf16(x);
     } else {
-      to[i] =
-          f32_to_f16(std::isfinite(x) ? std::clamp(x, -kMaxF16, kMaxF16) : x);
+      to[i] = f32_to_f16(std::clamp(x, -kMaxF16, kMaxF16));
     }
   }
 }
 
-float softmax(
-    float* s,
-    int begin,
-    int end,
-    float cap,
-    SoftmaxState* state,
-    uint16_t* p_bf16) {
-  float highest = -std::numeric_limits<float>::infinity();
-  for (int j = begin; j < end; ++j) {
+// One row of 64 scores.
+float softmax_row(
+    float* s, VisibleRange visible, float cap, SoftmaxState& state) {
+  if (visible.begin >= visible.end) {
+    std::fill_n(s, kKvBlockSize, 0.0f);
+    return 1;
+  }
+  float max = state.max;
+  for (int j = visible.begin; j < visible.end; ++j) {
     if (cap > 0) {
       s[j] = cap * std::tanh(s[j] / cap) * kLog2e;
     }
-    highest = std::max(highest, s[j]);
+    max = std::max(max, s[j]);
   }
-  float max = std::max(state->max, highest);
   float sum = 0;
   for (int j = 0; j < kKvBlockSize; ++j) {
-    s[j] = j >= begin && j < end ? std::exp2(s[j] - max) : 0.0f;
+    bool seen = j >= visible.begin && j < visible.end;
+    s[j] = seen ? std::exp2(s[j] - max) : 0.0f;
     sum += s[j];
-    if (p_bf16) {
-      p_bf16[j] = f32_to_bf16(s[j]);
-    }
   }
-  float factor = std::exp2(state->max - max);
-  state->sum = state->sum * factor + sum;
-  state->max = max;
+  float factor = std::exp2(state.max - max);
+  state.sum = state.sum * factor + sum;
+  state.max = max;
   return factor;
 }
 
-void scale(float* y, float factor, int64_t n) {
+void softmax(const SoftmaxTile& tile) {
+  for (int i = 0; i < tile.m; ++i) {
+    float* row = tile.scores + i * kKvBlockSize;
+    tile.factors[i] =
+        softmax_row(row, tile.visible[i], tile.cap, tile.states[i]);
+    if (tile.weights_bf16) {
+      narrow(
+          row, DType::bf16, tile.weights_bf16 + i * kKvBlockSize, kKvBlockSize);
+    }
+  }
+}
+
+void scale(float* y, const float* x, float factor, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    y[i] *= factor;
+    y[i] = x[i] * factor;
   }
 }
 

@@ -26,6 +26,6 @@ struct NormKernels {
 
 const NormKernels& norm_kernels(Isa isa);
 
-extern const NormKernels kNormPortable;
+extern const NormKernels kNormPortable, kNormAvx2, kNormAvx512;
 
 }  // namespace mlxcel::cpu

@@ -1,0 +1,9 @@
+#include "ops/cpu/kernels/vector_avx512.h"
+// The templates need the vector type.
+#include "ops/cpu/kernels/norm_simd.h"
+
+namespace mlxcel::cpu {
+
+const NormKernels kNormAvx512 = {sum, sum_of_squares, scale, add};
+
+}  // namespace mlxcel::cpu
