@@ -111,12 +111,12 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::ValuesIn(supported_isas()),
         ::testing::Values(DType::f32, DType::f16, DType::bf16),
         ::testing::Values(NormKind::rms, NormKind::layer)),
-    [](const auto& info) {
+    [](const auto& variant) {
       return cat(
-          name_of(std::get<0>(info.param)),
+          name_of(std::get<0>(variant.param)),
           "_",
-          name_of(std::get<1>(info.param)),
-          std::get<2>(info.param) == NormKind::rms ? "_rms" : "_layer");
+          name_of(std::get<1>(variant.param)),
+          std::get<2>(variant.param) == NormKind::rms ? "_rms" : "_layer");
     });
 
 TEST(Norm, RefusesAWeightOfAnotherSize) {

@@ -8,6 +8,7 @@
 // batch, or on the number of threads.
 #include "ops/cpu/attention.h"
 
+#include "core/half.h"
 #include "ops/cpu/kernels/attention_kernels.h"
 #include "ops/cpu/kv_cache.h"
 #include "ops/cpu/rope.h"
@@ -292,13 +293,13 @@ void Attention::store_key(
     }
     return;
   }
-  kernels_.narrow(key, type_, narrow_row, args_.head_dim);
+  kernels_.narrow(key, 1, type_, narrow_row, args_.head_dim);
   if (args_.head_dim % 2 != 0) {
     narrow_row[args_.head_dim] = 0;
   }
-  auto* to = reinterpret_cast<uint16_t*>(keys) + 2 * column;
+  auto* to = reinterpret_cast<uint32_t*>(keys) + column;
   for (int i = 0; i < args_.head_dim; i += 2) {
-    std::memcpy(to + i * kKvBlockSize, narrow_row + i, 2 * sizeof(uint16_t));
+    to[i / 2 * kKvBlockSize] = load_unaligned<uint32_t>(narrow_row + i);
   }
 }
 
@@ -319,19 +320,18 @@ void Attention::store_value(
         size_t(args_.head_dim) * sizeof(float));
     return;
   }
-  kernels_.narrow(value, type_, narrow_row, args_.head_dim);
-  auto* to = reinterpret_cast<uint16_t*>(values) + row / 2 * 2 * v_pitch_;
+  kernels_.narrow(value, 1, type_, narrow_row, args_.head_dim);
+  auto* to = reinterpret_cast<uint32_t*>(values) + row / 2 * v_pitch_;
   if (row % 2 != 0) {
     for (int i = 0; i < args_.head_dim; ++i) {
-      to[2 * i + 1] = narrow_row[i];
+      to[i] = (to[i] & 0xffffu) | uint32_t(narrow_row[i]) << 16;
     }
     return;
   }
   // The pair's other half may hold a former sequence's infinity, and a weight
   // of zero would make it NaN.
   for (int i = 0; i < args_.head_dim; ++i) {
-    to[2 * i] = narrow_row[i];
-    to[2 * i + 1] = 0;
+    to[i] = narrow_row[i];
   }
 }
 
@@ -383,18 +383,21 @@ void Attention::prepare(int thread, const WriteTask& task) {
 
     std::memcpy(row_values, q, width * sizeof(float));
     prepare_heads(step_row, args_.num_heads, args_.q_norm);
-    kernels_.scale(row_values, row_values, q_scale_, int64_t(width));
-    for (int head = 0; head < args_.num_heads; ++head) {
+    // The heads of a group lie side by side, except those of odd size, which
+    // are padded.
+    int run = head_dim % 2 == 0 ? group_ : 1;
+    for (int head = 0; head < args_.num_heads; head += run) {
       size_t at = query_index(head / group_, step_row) +
                   size_t(head % group_) * size_t(q_pitch_);
       const float* from = row_values + head * head_dim;
+      int count = run * head_dim;
       if (dots_ && segment.prompt) {
-        kernels_.narrow(from, DType::bf16, queries_bf16_ + at, head_dim);
+        kernels_.narrow(from, q_scale_, DType::bf16, queries_bf16_ + at, count);
         if (head_dim < q_pitch_) {
           queries_bf16_[at + size_t(head_dim)] = 0;
         }
       } else {
-        std::memcpy(queries_ + at, from, size_t(head_dim) * sizeof(float));
+        kernels_.scale(queries_ + at, from, q_scale_, count);
         if (head_dim < q_pitch_) {
           queries_[at + size_t(head_dim)] = 0;
         }

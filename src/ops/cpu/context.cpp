@@ -8,6 +8,7 @@ namespace mlxcel::cpu {
 namespace {
 
 constexpr size_t kAlignment = 64;
+constexpr size_t kUnit = 4096;  // sizes are whole pages
 // Free buffers kept; a step of the decoder has about ten alive at once.
 constexpr size_t kMaxFree = 24;
 
@@ -18,6 +19,7 @@ void free_aligned(std::byte* data) {
 }  // namespace
 
 std::byte* BufferPool::take(size_t bytes, size_t* capacity) {
+  bytes = (bytes + kUnit - 1) / kUnit * kUnit;
   {
     std::lock_guard lock(mutex_);
     // The tightest fit that wastes at most as much again.
@@ -36,7 +38,7 @@ std::byte* BufferPool::take(size_t bytes, size_t* capacity) {
       return found.data;
     }
   }
-  *capacity = (bytes + 4095) / 4096 * 4096;
+  *capacity = bytes;
   return static_cast<std::byte*>(
       ::operator new(*capacity, std::align_val_t(kAlignment)));
 }

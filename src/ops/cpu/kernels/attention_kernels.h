@@ -66,9 +66,16 @@ struct AttentionKernels {
 
   // B of a 16-bit type as plain f32 rows [k][n]; n a multiple of 16.
   void (*widen)(const void* b, DType b_type, int n, int k, float* out);
+  // count a multiple of 32
   void (*f16_to_bf16)(const uint16_t* from, uint16_t* to, int64_t count);
-  // Rounds to bf16, or to f16, where values past its range become its largest.
-  void (*narrow)(const float* from, DType to_type, uint16_t* to, int64_t count);
+  // Rounds factor * from to bf16, or to f16, where values past its range become
+  // its largest.
+  void (*narrow)(
+      const float* from,
+      float factor,
+      DType to_type,
+      uint16_t* to,
+      int64_t count);
 
   // Replaces the scores by p, 0 where not visible. With weights_bf16, p goes
   // there instead. exp2 is within 2.2e-7 of the true value, relatively.

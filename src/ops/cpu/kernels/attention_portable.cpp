@@ -84,14 +84,17 @@ void f16_to_bf16(const uint16_t* from, uint16_t* to, int64_t count) {
   }
 }
 
-void narrow(const float* from, DType to_type, uint16_t* to, int64_t count) {
+void narrow(
+    const float* from,
+    float factor,
+    DType to_type,
+    uint16_t* to,
+    int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    float x = from[i];
-    if (to_type == DType::bf16) {
-      to[i] = f32_to_bf16(x);
-    } else {
-      to[i] = f32_to_f16(std::clamp(x, -kMaxF16, kMaxF16));
-    }
+    float x = from[i] * factor;
+    to[i] = to_type == DType::bf16
+                ? f32_to_bf16(x)
+                : f32_to_f16(std::clamp(x, -kMaxF16, kMaxF16));
   }
 }
 
@@ -128,7 +131,11 @@ void softmax(const SoftmaxTile& tile) {
         softmax_row(row, tile.visible[i], tile.cap, tile.states[i]);
     if (tile.weights_bf16) {
       narrow(
-          row, DType::bf16, tile.weights_bf16 + i * kKvBlockSize, kKvBlockSize);
+          row,
+          1,
+          DType::bf16,
+          tile.weights_bf16 + i * kKvBlockSize,
+          kKvBlockSize);
     }
   }
 }

@@ -232,35 +232,44 @@ void widen(const void* b, DType b_type, int n, int k, float* out) {
 // The last lanes go through a copy, so that nothing past `count` is touched.
 template <typename Store>
 inline void narrow_with(
-    const float* from, uint16_t* to, int64_t count, Store store) {
+    const float* from, float factor, uint16_t* to, int64_t count, Store store) {
+  Vector::F factors = Vector::set(factor);
   int64_t i = 0;
   for (; i + Vector::kWidth <= count; i += Vector::kWidth) {
-    store(to + i, Vector::load(from + i));
+    store(to + i, Vector::mul(Vector::load(from + i), factors));
   }
   if (i < count) {
     float rest[Vector::kWidth] = {};
     uint16_t narrowed[Vector::kWidth];
     __builtin_memcpy(rest, from + i, size_t(count - i) * sizeof(float));
-    store(narrowed, Vector::load(rest));
+    store(narrowed, Vector::mul(Vector::load(rest), factors));
     __builtin_memcpy(to + i, narrowed, size_t(count - i) * sizeof(uint16_t));
   }
 }
 
-void narrow(const float* from, DType to_type, uint16_t* to, int64_t count) {
+void narrow(
+    const float* from,
+    float factor,
+    DType to_type,
+    uint16_t* to,
+    int64_t count) {
   if (to_type == DType::bf16) {
-    narrow_with(from, to, count, [](uint16_t* out, Vector::F x) {
+    narrow_with(from, factor, to, count, [](uint16_t* out, Vector::F x) {
       Vector::store_bf16(out, x);
     });
     return;
   }
-  narrow_with(from, to, count, [](uint16_t* out, Vector::F x) {
+  narrow_with(from, factor, to, count, [](uint16_t* out, Vector::F x) {
     Vector::store_f16(out, Vector::clamp(x, Vector::set(kMaxF16)));
   });
 }
 
 void f16_to_bf16(const uint16_t* from, uint16_t* to, int64_t count) {
-  for (int64_t i = 0; i < count; i += Vector::kWidth) {
-    Vector::store_bf16(to + i, Vector::load_f16(from + i));
+  for (int64_t i = 0; i < count; i += 2 * Vector::kWidth) {
+    Vector::store_bf16(
+        to + i,
+        Vector::load_f16(from + i),
+        Vector::load_f16(from + i + Vector::kWidth));
   }
 }
 
@@ -296,59 +305,84 @@ inline Vector::F tanh(Vector::F x) {
   return Vector::select_below(x, Vector::set(0.625f), near, far);
 }
 
-void softmax(const SoftmaxTile& tile) {
-  constexpr int kVectors = kKvBlockSize / Vector::kWidth;
+constexpr int kBlockVectors = kKvBlockSize / Vector::kWidth;
+
+// Scores of a row to p, and the factor for its former sums. kMasked: only the
+// visible positions count.
+template <bool kMasked>
+inline float softmax_row(
+    const float* row,
+    VisibleRange visible,
+    float cap,
+    SoftmaxState& state,
+    Vector::F* p) {
   Vector::F lowest = Vector::set(-__builtin_inff());
+#pragma GCC unroll 8
+  for (int v = 0; v < kBlockVectors; ++v) {
+    p[v] = Vector::load(row + v * Vector::kWidth);
+  }
+  if (cap > 0) {
+    for (int v = 0; v < kBlockVectors; ++v) {
+      p[v] = Vector::mul(
+          tanh(Vector::mul(p[v], Vector::set(1 / cap))),
+          Vector::set(cap * kLog2e));
+    }
+  }
+  Vector::F highest = lowest;
+#pragma GCC unroll 8
+  for (int v = 0; v < kBlockVectors; ++v) {
+    if constexpr (kMasked) {
+      p[v] = Vector::keep(
+          Vector::lanes(v * Vector::kWidth, visible.begin, visible.end),
+          p[v],
+          lowest);
+    }
+    highest = Vector::max(highest, p[v]);
+  }
+  float block_max = Vector::reduce_max(highest);
+  float max = state.max > block_max ? state.max : block_max;
+  Vector::F shift = Vector::set(max);
+  Vector::F sum = Vector::zero();
+#pragma GCC unroll 8
+  for (int v = 0; v < kBlockVectors; ++v) {
+    p[v] = exp2(Vector::sub(p[v], shift));
+    sum = Vector::add(sum, p[v]);
+  }
+  float factor = 1;
+  if (state.max != max) {
+    factor = Vector::first(exp2(Vector::set(state.max - max)));
+  }
+  state.sum = state.sum * factor + Vector::reduce_add(sum);
+  state.max = max;
+  return factor;
+}
+
+void softmax(const SoftmaxTile& tile) {
   for (int i = 0; i < tile.m; ++i) {
     float* row = tile.scores + i * kKvBlockSize;
-    int begin = tile.visible[i].begin, end = tile.visible[i].end;
-    SoftmaxState& state = tile.states[i];
-    Vector::F p[kVectors];
-    if (begin >= end) {  // outside the row's window, or past its position
+    VisibleRange visible = tile.visible[i];
+    Vector::F p[kBlockVectors];
+    if (visible.begin == 0 && visible.end == kKvBlockSize) {
+      tile.factors[i] =
+          softmax_row<false>(row, visible, tile.cap, tile.states[i], p);
+    } else if (visible.begin < visible.end) {
+      tile.factors[i] =
+          softmax_row<true>(row, visible, tile.cap, tile.states[i], p);
+    } else {  // outside the row's window, or past its position
       tile.factors[i] = 1;
       for (auto& x : p) {
         x = Vector::zero();
       }
-    } else {
-      Vector::F highest = lowest;
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        Vector::F s = Vector::load(row + v * Vector::kWidth);
-        if (tile.cap > 0) {
-          s = Vector::mul(
-              tanh(Vector::mul(s, Vector::set(1 / tile.cap))),
-              Vector::set(tile.cap * kLog2e));
-        }
-        p[v] = Vector::keep(
-            Vector::lanes(v * Vector::kWidth, begin, end), s, lowest);
-        highest = Vector::max(highest, p[v]);
-      }
-      float block_max = Vector::reduce_max(highest);
-      float max = state.max > block_max ? state.max : block_max;
-      Vector::F shift = Vector::set(max);
-      Vector::F sum = Vector::zero();
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        p[v] = exp2(Vector::sub(p[v], shift));
-        sum = Vector::add(sum, p[v]);
-      }
-      float factor = 1;
-      if (state.max != max) {
-        factor = Vector::first(exp2(Vector::set(state.max - max)));
-      }
-      tile.factors[i] = factor;
-      state.sum = state.sum * factor + Vector::reduce_add(sum);
-      state.max = max;
     }
     if (tile.weights_bf16) {
       uint16_t* out = tile.weights_bf16 + i * kKvBlockSize;
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        Vector::store_bf16(out + v * Vector::kWidth, p[v]);
+      for (int v = 0; v < kBlockVectors; v += 2) {
+        Vector::store_bf16(out + v * Vector::kWidth, p[v], p[v + 1]);
       }
     } else {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
+      for (int v = 0; v < kBlockVectors; ++v) {
         Vector::store(row + v * Vector::kWidth, p[v]);
       }
     }

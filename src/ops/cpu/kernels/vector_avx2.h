@@ -179,6 +179,10 @@ struct Vector {
     _mm_storeu_si128(
         reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
   }
+  static void store_bf16(uint16_t* to, F x0, F x1) {
+    store_bf16(to, x0);
+    store_bf16(to + kWidth, x1);
+  }
   static F load_f16(const uint16_t* from) {
     return _mm256_cvtph_ps(
         _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));

@@ -172,6 +172,14 @@ struct Vector {
         _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet)));
 #endif
   }
+  static void store_bf16(uint16_t* to, F x0, F x1) {
+#ifdef __AVX512BF16__
+    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(x1, x0));
+#else
+    store_bf16(to, x0);
+    store_bf16(to + kWidth, x1);
+#endif
+  }
   static F load_f16(const uint16_t* from) {
     return _mm512_cvtph_ps(
         _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
