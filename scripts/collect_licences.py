@@ -16,7 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Headers compiled in or libraries copied beside the program.
-DEBIAN_LIBRARIES = ["libfmt-dev", "nlohmann-json3-dev", "libcli11-dev"]
+DEBIAN_LIBRARIES = ["libfmt-dev", "nlohmann-json3-dev", "libcli11-dev",
+                    "libssl-dev"]
 LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE")
 
 
