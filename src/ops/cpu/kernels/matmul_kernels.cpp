@@ -1,0 +1,24 @@
+#include "ops/cpu/kernels/matmul_kernels.h"
+
+namespace mlxcel::cpu {
+
+bool same_decode_format(const Matrix& a, const Matrix& b) {
+  if (a.decode != b.decode || a.in != b.in) {
+    return false;
+  }
+  return a.decode == Arithmetic::f32 || a.quant == b.quant;
+}
+
+bool same_prefill_format(const Matrix& a, const Matrix& b) {
+  if (a.prefill != b.prefill || a.in != b.in) {
+    return false;
+  }
+  bool floating = a.prefill == Arithmetic::f32 || a.prefill == Arithmetic::bf16;
+  return floating || a.quant.group_size == b.quant.group_size;
+}
+
+const Kernels& kernels_for(Isa) {
+  return kPortableKernels;
+}
+
+}  // namespace mlxcel::cpu

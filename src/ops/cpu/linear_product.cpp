@@ -1,0 +1,342 @@
+// One linear inside a fork-join: packing activations, decode ranges and
+// prefill panels.
+#include "ops/cpu/cpu_linear.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace mlxcel::cpu {
+
+namespace {
+
+// Up to this many decode rows every thread packs its own copy: cheaper than a
+// barrier.
+constexpr int kRowsPackedByEachThread = 4;
+
+constexpr size_t round_up(size_t value, size_t to) {
+  return (value + to - 1) / to * to;
+}
+
+}  // namespace
+
+Scratch::Scratch(Context& context, size_t bytes)
+    : pool_(context.buffers),
+      data_(pool_->take(std::max<size_t>(bytes, 64), &capacity_)) {}
+
+Scratch::~Scratch() {
+  pool_->give_back(data_, capacity_);
+}
+
+Product::Product(
+    Context& context,
+    const CpuLinear& linear,
+    RowPlan plan,
+    std::vector<ActiveTerm> terms)
+    : context_(context),
+      linear_(linear),
+      plan_(plan),
+      terms_(std::move(terms)) {
+  const Kernels& kernels = linear.kernels();
+  int tile_rows = kernels.tile_rows;
+  tiles_ = (plan.prompt_rows + tile_rows - 1) / tile_rows;
+  shared_ = plan.prompt_rows > 0 || plan.decode_rows > kRowsPackedByEachThread;
+
+  size_t size_t_threads = size_t(context.pool.size());
+  if (plan.decode_rows > 0) {
+    for (const Matrix& format : linear.decode_formats()) {
+      decode_offset_.push_back(decode_bytes_);
+      decode_stride_.push_back(kernels.decode_row_bytes(format));
+      decode_bytes_ += decode_stride_.back() * size_t(plan.decode_rows);
+    }
+  }
+  size_t bytes = decode_bytes_ * (shared_ ? 1 : size_t_threads);
+  if (tiles_ > 0) {
+    for (const Matrix& format : linear.prefill_formats()) {
+      tile_offset_.push_back(bytes);
+      tile_stride_.push_back(
+          round_up(kernels.tile_bytes(format, tile_rows), 64));
+      bytes += tile_stride_.back() * size_t(tiles_);
+    }
+  }
+  packed_ = std::make_unique<Scratch>(context, bytes);
+
+  size_t row_floats = round_up(size_t(linear.in()), 16);
+  size_t normed_rows = size_t_threads * size_t(tile_rows);
+  if (!terms_.empty()) {
+    normed_rows = shared_ ? size_t(plan.rows())
+                          : size_t_threads * size_t(plan.decode_rows);
+    int64_t floats = 0;
+    for (const ActiveTerm& active : terms_) {
+      term_offset_.push_back(floats);
+      floats += active.term->rank * int64_t(active.rows.size());
+    }
+    term_values_ =
+        std::make_unique<Scratch>(context, size_t(floats) * sizeof(float));
+  }
+  normed_ = std::make_unique<Scratch>(
+      context, normed_rows * row_floats * sizeof(float));
+}
+
+void Product::set_input(
+    const float* x,
+    int64_t ldx,
+    const CpuNorm* norm,
+    std::span<const int32_t> row_index) {
+  x_ = x;
+  ldx_ = ldx;
+  norm_ = norm;
+  row_index_ = row_index;
+}
+
+const float* Product::input_row(int row) const {
+  return x_ + (row_index_.empty() ? row : row_index_[size_t(row)]) * ldx_;
+}
+
+std::pair<int, int> Product::tile(int index) const {
+  auto border = [&](int i) {
+    return int(int64_t(plan_.prompt_rows) * i / tiles_);
+  };
+  return {border(index), border(index + 1) - border(index)};
+}
+
+void Product::pack_decode_rows(int thread, int begin, int end) {
+  const Kernels& kernels = linear_.kernels();
+  std::byte* packed =
+      packed_->data() + (shared_ ? 0 : size_t(thread) * decode_bytes_);
+  int64_t row_floats = int64_t(round_up(size_t(linear_.in()), 16));
+  auto* normed = reinterpret_cast<float*>(normed_->data());
+  for (int r = begin; r < end; ++r) {
+    int row = plan_.prompt_rows + r;
+    const float* x = input_row(row);
+    if (norm_ != nullptr) {
+      int64_t slot = int64_t(thread) * kernels.tile_rows;
+      if (!terms_.empty()) {
+        slot = shared_ ? row : int64_t(thread) * plan_.decode_rows + r;
+      }
+      norm_->apply(x, normed + slot * row_floats);
+      x = normed + slot * row_floats;
+    }
+    for (size_t f = 0; f < decode_offset_.size(); ++f) {
+      kernels.decode_pack(
+          linear_.decode_formats()[f],
+          x,
+          packed + decode_offset_[f] + size_t(r) * decode_stride_[f]);
+    }
+  }
+}
+
+void Product::pack(int thread) {
+  const Kernels& kernels = linear_.kernels();
+  int threads = context_.pool.size();
+  int64_t row_floats = int64_t(round_up(size_t(linear_.in()), 16));
+  auto* normed = reinterpret_cast<float*>(normed_->data());
+
+  if (shared_) {
+    auto [begin, end] = split_range(plan_.decode_rows, thread, threads);
+    pack_decode_rows(thread, int(begin), int(end));
+  } else {
+    pack_decode_rows(thread, 0, plan_.decode_rows);
+  }
+
+  auto [tile_begin, tile_end] = split_range(tiles_, thread, threads);
+  for (int t = int(tile_begin); t < int(tile_end); ++t) {
+    auto [row, rows] = tile(t);
+    const float* x = input_row(row);
+    int64_t ldx = ldx_;
+    if (norm_ != nullptr) {
+      float* out =
+          normed +
+          (terms_.empty() ? int64_t(thread) * kernels.tile_rows : row) *
+              row_floats;
+      for (int i = 0; i < rows; ++i) {
+        norm_->apply(input_row(row + i), out + i * row_floats);
+      }
+      x = out;
+      ldx = row_floats;
+    }
+    for (size_t f = 0; f < tile_offset_.size(); ++f) {
+      kernels.tile_pack(
+          linear_.prefill_formats()[f],
+          x,
+          ldx,
+          rows,
+          packed_->data() + tile_offset_[f] + size_t(t) * tile_stride_[f]);
+    }
+  }
+  if (shared_) {
+    context_.pool.barrier();
+  }
+  if (terms_.empty()) {
+    return;
+  }
+
+  // Each (term, row) pair is one piece of work.
+  auto* values = reinterpret_cast<float*>(term_values_->data());
+  size_t piece = 0;
+  for (size_t i = 0; i < terms_.size(); ++i) {
+    const LowRankTerm& term = *terms_[i].term;
+    for (size_t j = 0; j < terms_[i].rows.size(); ++j, ++piece) {
+      if (piece % size_t(threads) != size_t(thread)) {
+        continue;
+      }
+      int row = terms_[i].rows[j].first;
+      const float* x = input_row(row);
+      if (norm_ != nullptr) {
+        int64_t slot = shared_ ? row
+                               : int64_t(thread) * plan_.decode_rows + row -
+                                     plan_.prompt_rows;
+        x = normed + slot * row_floats;
+      }
+      float* t = values + term_offset_[i] + int64_t(j) * term.rank;
+      term_down(kernels, term, linear_.in(), x, t);
+    }
+  }
+  context_.pool.barrier();
+}
+
+// Rows [row, row + rows) of the product, outputs [begin, end).
+void Product::add_bias_and_terms(
+    int row,
+    int rows,
+    int64_t begin,
+    int64_t end,
+    float* y,
+    int64_t ldy,
+    float* scratch) const {
+  for (const CpuLinear::Part& part : linear_.parts()) {
+    int64_t b = std::max(begin, part.first);
+    int64_t e = std::min(end, part.first + part.matrix.out);
+    if (part.bias.empty() || b >= e) {
+      continue;
+    }
+    for (int i = 0; i < rows; ++i) {
+      float* out = y + i * ldy + (b - begin);
+      const float* bias = part.bias.data() + (b - part.first);
+      for (int64_t o = 0; o < e - b; ++o) {
+        out[o] += bias[o];
+      }
+    }
+  }
+  for (size_t i = 0; i < terms_.size(); ++i) {
+    const LowRankTerm& term = *terms_[i].term;
+    int64_t b = std::max(begin, term.row_begin);
+    int64_t e = std::min(end, term.row_begin + term.rows);
+    if (b >= e) {
+      continue;
+    }
+    const auto* values = reinterpret_cast<const float*>(term_values_->data());
+    const auto& users = terms_[i].rows;
+    auto first = std::lower_bound(
+        users.begin(), users.end(), row, [](const auto& user, int value) {
+          return user.first < value;
+        });
+    for (auto user = first; user != users.end() && user->first < row + rows;
+         ++user) {
+      int64_t j = user - users.begin();
+      term_up(
+          linear_.kernels(),
+          term,
+          b - term.row_begin,
+          e - term.row_begin,
+          values + term_offset_[i] + j * term.rank,
+          user->second,
+          y + (user->first - row) * ldy + (b - begin),
+          scratch);
+    }
+  }
+}
+
+void Product::decode(
+    int thread, int64_t begin, int64_t end, float* y, int64_t ldy) const {
+  if (plan_.decode_rows == 0 || begin >= end) {
+    return;
+  }
+  const std::byte* packed =
+      packed_->data() + (shared_ ? 0 : size_t(thread) * decode_bytes_);
+  // Blocks whose outputs stay in the first cache until they are finished.
+  constexpr int64_t kBlock = 512;
+  float scratch[kBlock];
+  for (int64_t block = begin; block < end; block += kBlock) {
+    int64_t block_end = std::min(block + kBlock, end);
+    for (const CpuLinear::Part& part : linear_.parts()) {
+      int64_t b = std::max(block, part.first);
+      int64_t e = std::min(block_end, part.first + part.matrix.out);
+      if (b >= e) {
+        continue;
+      }
+      size_t format = size_t(part.decode_format);
+      linear_.kernels().decode(
+          part.matrix,
+          b - part.first,
+          e - part.first,
+          packed + decode_offset_[format],
+          decode_stride_[format],
+          plan_.decode_rows,
+          y + (b - begin),
+          ldy);
+    }
+    add_bias_and_terms(
+        plan_.prompt_rows,
+        plan_.decode_rows,
+        block,
+        block_end,
+        y + (block - begin),
+        ldy,
+        scratch);
+  }
+}
+
+int64_t Product::panel_columns(const Panel& panel) const {
+  return linear_.kernels().panel_columns(
+      linear_.parts()[size_t(panel.part)].matrix);
+}
+
+size_t Product::panel_bytes() const {
+  size_t bytes = 0;
+  for (const CpuLinear::Part& part : linear_.parts()) {
+    bytes = std::max(bytes, linear_.kernels().panel_bytes(part.matrix));
+  }
+  return round_up(bytes, 64);
+}
+
+void Product::panel_pack(
+    const Panel& panel, int64_t k0, int64_t k1, std::byte* out) const {
+  const CpuLinear::Part& part = linear_.parts()[size_t(panel.part)];
+  linear_.kernels().panel_pack(
+      part.matrix,
+      panel.begin - part.first,
+      panel.end - part.first,
+      k0,
+      k1,
+      out);
+}
+
+void Product::panel_multiply(
+    const Panel& panel,
+    const std::byte* data,
+    int64_t k0,
+    int64_t k1,
+    int tile_index,
+    float* y,
+    int64_t ldy,
+    float* scratch) const {
+  const CpuLinear::Part& part = linear_.parts()[size_t(panel.part)];
+  size_t format = size_t(part.prefill_format);
+  auto [row, rows] = tile(tile_index);
+  linear_.kernels().panel_multiply(
+      part.matrix,
+      data,
+      int(panel.end - panel.begin),
+      k0,
+      k1,
+      packed_->data() + tile_offset_[format] +
+          size_t(tile_index) * tile_stride_[format],
+      rows,
+      y,
+      ldy);
+  if (k1 == linear_.in()) {
+    add_bias_and_terms(row, rows, panel.begin, panel.end, y, ldy, scratch);
+  }
+}
+
+}  // namespace mlxcel::cpu

@@ -1,0 +1,72 @@
+// The compute stages that `linear`, `mlp` and `head` are made of. Each runs on
+// every thread inside one fork-join, after Product::pack.
+#pragma once
+
+#include "ops/cpu/cpu_linear.h"
+
+namespace mlxcel::cpu {
+
+// y = residual + output_scale * output_norm(product), into a matrix of the
+// product's rows.
+class LinearStage {
+ public:
+  // residual may be null. `tasks` of this stage are handed out once.
+  LinearStage(
+      Context& context,
+      const Product& product,
+      float* y,
+      const float* residual,
+      const LinearOptions& options);
+  void run(int thread);
+
+ private:
+  void finish(int row, int rows, int64_t begin, int64_t end) const;
+  void run_prefill(int thread);
+  void norm_rows(int thread) const;
+
+  Context& context_;
+  const Product& product_;
+  float* y_;
+  const float* residual_;
+  LinearOptions options_;
+  std::vector<Product::Panel> panels_;
+  int tile_groups_ = 1;
+  std::atomic<int> next_task_{0};
+  size_t thread_bytes_ = 0;
+  std::unique_ptr<Scratch> scratch_;
+};
+
+// h = act(gate) * up, or act(up) when not gated, for the product of the
+// stacked [gate, up] linear.
+class GateUpStage {
+ public:
+  GateUpStage(
+      Context& context,
+      const Product& product,
+      float* h,
+      int64_t inner,
+      Activation activation,
+      bool gated);
+  void run(int thread);
+
+ private:
+  struct Pair {
+    Product::Panel gate, up;
+  };
+  void run_decode(int thread);
+  void run_prefill(int thread);
+
+  Context& context_;
+  const Product& product_;
+  float* h_;
+  int64_t inner_;
+  Activation activation_;
+  bool gated_;
+  std::vector<Pair> pairs_;
+  int tile_groups_ = 1;
+  std::atomic<int> next_task_{0};
+  size_t thread_bytes_ = 0;
+  std::unique_ptr<Scratch> scratch_;
+};
+
+}  // namespace mlxcel::cpu
