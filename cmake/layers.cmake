@@ -36,7 +36,7 @@ function(mlxcel_layer folder)
     foreach(isa avx2 avx512 avx512bf16)
       if(source MATCHES "_${isa}\\.cpp$")
         set_source_files_properties(${source} PROPERTIES
-          COMPILE_OPTIONS "${MLXCEL_FLAGS_${isa}};-ffp-contract=off")
+          COMPILE_OPTIONS "${MLXCEL_FLAGS_${isa}};-ffp-contract=off;-Wno-maybe-uninitialized")
       endif()
     endforeach()
   endforeach()

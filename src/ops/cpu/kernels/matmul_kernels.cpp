@@ -17,7 +17,19 @@ bool same_prefill_format(const Matrix& a, const Matrix& b) {
   return floating || a.quant.group_size == b.quant.group_size;
 }
 
-const Kernels& kernels_for(Isa) {
+const Kernels& kernels_for(Isa isa) {
+#if defined(__x86_64__)
+  switch (isa) {
+    case Isa::avx2:
+      return kAvx2Kernels;
+    case Isa::avx512:
+      return kAvx512Kernels;
+    case Isa::avx512_bf16:
+      return kAvx512Bf16Kernels;
+    case Isa::portable:
+      break;
+  }
+#endif
   return kPortableKernels;
 }
 

@@ -1,0 +1,212 @@
+// Activations, adapter terms and single rows. Included inside an anonymous
+// namespace.
+
+// e^x with a relative error of about 2^-23: x = n ln 2 + r, |r| <= ln 2 / 2,
+// and the polynomial of Cephes' expf.
+inline F f_exp(F x) {
+  x = f_min(f_max(x, f_set(-87.3f)), f_set(88.3f));
+  F n = f_round(f_mul(x, f_set(1.44269504f)));
+  F r = f_fma(n, f_set(-0.693359375f), x);
+  r = f_fma(n, f_set(2.12194440e-4f), r);
+  F p = f_set(1.9875691500e-4f);
+  p = f_fma(p, r, f_set(1.3981999507e-3f));
+  p = f_fma(p, r, f_set(8.3334519073e-3f));
+  p = f_fma(p, r, f_set(4.1665795894e-2f));
+  p = f_fma(p, r, f_set(1.6666665459e-1f));
+  p = f_fma(p, r, f_set(5.0000001201e-1f));
+  p = f_fma(p, f_mul(r, r), f_add(r, f_set(1)));
+  I power = i_shl32<23>(i_add(f_to_i(n), i_set(127)));
+  return f_mul(p, i_as_f(power));
+}
+
+// Abramowitz and Stegun 7.1.26, |error| <= 1.5e-7.
+inline F f_erf(F x) {
+  F z = f_abs(x);
+  F t = f_div(f_set(1), f_fma(f_set(0.3275911f), z, f_set(1)));
+  F p = f_set(1.061405429f);
+  p = f_fma(p, t, f_set(-1.453152027f));
+  p = f_fma(p, t, f_set(1.421413741f));
+  p = f_fma(p, t, f_set(-0.284496736f));
+  p = f_fma(p, t, f_set(0.254829592f));
+  F tail = f_mul(f_mul(p, t), f_exp(f_sub(f_zero(), f_mul(z, z))));
+  F magnitude = f_sub(f_set(1), tail);
+  // The sign of x.
+  I sign = i_and(f_as_i(x), i_set(int(0x80000000u)));
+  return i_as_f(i_or(f_as_i(magnitude), sign));
+}
+
+inline F f_sigmoid(F x) {
+  return f_div(f_set(1), f_add(f_set(1), f_exp(f_sub(f_zero(), x))));
+}
+
+template <Activation kActivation>
+inline F activated(F x) {
+  switch (kActivation) {
+    case Activation::none:
+      return x;
+    case Activation::silu:
+      return f_mul(x, f_sigmoid(x));
+    case Activation::gelu: {
+      F half = f_mul(f_set(0.5f), x);
+      return f_fma(half, f_erf(f_mul(x, f_set(0.70710678f))), half);
+    }
+    case Activation::gelu_tanh: {
+      // 1 + tanh(u) = 2 sigmoid(2 u)
+      F cubic = f_mul(f_mul(x, x), f_mul(x, f_set(0.044715f)));
+      F u = f_mul(f_set(2 * 0.79788456f), f_add(x, cubic));
+      return f_mul(x, f_sigmoid(u));
+    }
+    case Activation::relu:
+      return f_max(x, f_zero());
+    case Activation::relu_squared: {
+      F positive = f_max(x, f_zero());
+      return f_mul(positive, positive);
+    }
+  }
+  return x;
+}
+
+template <Activation kActivation>
+void activate_with(
+    const float* gate, const float* up, float* out, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    F v = activated<kActivation>(f_load(gate + i));
+    f_store(out + i, up != nullptr ? f_mul(v, f_load(up + i)) : v);
+  }
+  if (i < count) {
+    int64_t n = count - i;
+    F v = activated<kActivation>(f_load_part(gate + i, n));
+    f_store_part(
+        out + i, up != nullptr ? f_mul(v, f_load_part(up + i, n)) : v, n);
+  }
+}
+
+void activate(
+    Activation activation,
+    const float* gate,
+    const float* up,
+    float* out,
+    int64_t count) {
+  switch (activation) {
+    case Activation::none:
+      return activate_with<Activation::none>(gate, up, out, count);
+    case Activation::silu:
+      return activate_with<Activation::silu>(gate, up, out, count);
+    case Activation::gelu:
+      return activate_with<Activation::gelu>(gate, up, out, count);
+    case Activation::gelu_tanh:
+      return activate_with<Activation::gelu_tanh>(gate, up, out, count);
+    case Activation::relu:
+      return activate_with<Activation::relu>(gate, up, out, count);
+    case Activation::relu_squared:
+      return activate_with<Activation::relu_squared>(gate, up, out, count);
+  }
+}
+
+template <typename Function>
+void with_plain(DType dtype, Function f) {
+  switch (dtype) {
+    case DType::f16:
+      return f.template operator()<F16>();
+    case DType::bf16:
+      return f.template operator()<BF16>();
+    default:
+      return f.template operator()<F32>();
+  }
+}
+
+void term_dot(
+    DType dtype,
+    const std::byte* matrix,
+    size_t stride,
+    int64_t begin,
+    int64_t end,
+    const float* x,
+    int64_t in,
+    float* y) {
+  with_plain(dtype, [&]<typename T>() {
+    for (int64_t j = begin; j < end; j += 4) {
+      int count = int(min_of(4, end - j));
+      const std::byte* row[4];
+      for (int r = 0; r < 4; ++r) {
+        row[r] = matrix + size_t(j + (r < count ? r : 0)) * stride;
+      }
+      F acc[4] = {f_zero(), f_zero(), f_zero(), f_zero()};
+      int64_t k = 0;
+      for (; k + kLanes <= in; k += kLanes) {
+        F v = f_load(x + k);
+        for (int r = 0; r < 4; ++r) {
+          acc[r] = f_fma(T::get(row[r] + k * T::kBytes), v, acc[r]);
+        }
+      }
+      if (k < in) {
+        F v = f_load_part(x + k, in - k);
+        for (int r = 0; r < 4; ++r) {
+          acc[r] =
+              f_fma(T::part(row[r] + k * T::kBytes, in - k), v, acc[r]);
+        }
+      }
+      store_sums<4>(acc, count, y + (j - begin));
+    }
+  });
+}
+
+void term_axpy(
+    DType dtype,
+    const std::byte* matrix,
+    size_t stride,
+    int64_t count,
+    int64_t begin,
+    int64_t end,
+    const float* t,
+    float factor,
+    float* y) {
+  with_plain(dtype, [&]<typename T>() {
+    for (int64_t j = begin; j < end; j += kLanes) {
+      int64_t n = min_of(kLanes, end - j);
+      const std::byte* p = matrix + j * T::kBytes;
+      auto get = [&](int64_t i) {
+        const std::byte* at = p + size_t(i) * stride;
+        return n == kLanes ? T::get(at) : T::part(at, n);
+      };
+      F acc[4] = {f_zero(), f_zero(), f_zero(), f_zero()};
+      int64_t i = 0;
+      for (; i + 4 <= count; i += 4) {
+        for (int c = 0; c < 4; ++c) {
+          acc[c] = f_fma(get(i + c), f_set(t[i + c]), acc[c]);
+        }
+      }
+      for (; i < count; ++i) {
+        acc[0] = f_fma(get(i), f_set(t[i]), acc[0]);
+      }
+      F sum = f_add(f_add(acc[0], acc[1]), f_add(acc[2], acc[3]));
+      float* out = y + (j - begin);
+      if (n == kLanes) {
+        f_store(out, f_fma(sum, f_set(factor), f_load(out)));
+      } else {
+        f_store_part(
+            out, f_fma(sum, f_set(factor), f_load_part(out, n)), n);
+      }
+    }
+  });
+}
+
+void read_row(const Matrix& m, int64_t row, float scale, float* out) {
+  with_reader(m, [&]<typename Reader>() {
+    Reader reader(m, row);
+    int64_t group = Reader::kGroups ? m.quant.group_size : m.in;
+    for (int64_t g = 0, k = 0; k < m.in; ++g) {
+      reader.group(g);
+      int64_t end = k + group;
+      for (; k + kLanes <= end; k += kLanes) {
+        f_store(out + k, f_mul(reader.at(k), f_set(scale)));
+      }
+      if (k < end) {
+        f_store_part(
+            out + k, f_mul(reader.part(k, end - k), f_set(scale)), end - k);
+        k = end;
+      }
+    }
+  });
+}

@@ -1,0 +1,32 @@
+// The kernels for AVX-512 with BF16 and VNNI.
+#if defined(__x86_64__)
+
+#include "ops/cpu/kernels/unpack.h"
+
+#include <immintrin.h>
+
+namespace mlxcel::cpu {
+namespace {
+
+constexpr int kMaxX = 8;          // activation rows of a decode block
+constexpr int kTileRows = 12;     // activation rows of a tile
+constexpr int kIntegerRows = 6;  // of a tile at once, integer products
+
+#include "ops/cpu/kernels/simd_avx512.h"
+// The templates, in order of use.
+#include "ops/cpu/kernels/matmul_formats.h"
+// clang-format off
+#include "ops/cpu/kernels/decode_kernels.h"
+#include "ops/cpu/kernels/panel_kernels.h"
+#include "ops/cpu/kernels/element_kernels.h"
+// clang-format on
+
+}  // namespace
+
+const Kernels kAvx512Bf16Kernels = {
+#include "ops/cpu/kernels/kernel_table.h"
+};
+
+}  // namespace mlxcel::cpu
+
+#endif

@@ -1,0 +1,620 @@
+// Products of many activation rows: a block of weight rows is converted once
+// to a panel whose lanes run along the outputs, so that sums need no work
+// across lanes. Included inside an anonymous namespace.
+//
+// A unit is what one 32-bit lane holds: one f32, two bf16, two 16-bit or four
+// 8-bit integers of consecutive columns.
+//   tile:  [unit][row]                   activations
+//   panel: [strip][unit][kStrip lanes]   weights of kStrip outputs each
+// Integer tiles go on with the scales and the sums of the activations,
+// [group][row]; integer strips begin with the scales and the biases,
+// [group][kStrip].
+
+constexpr int kStrip = 2 * kLanes;       // outputs of a strip
+constexpr int kPanelStrips = 64 / kStrip;  // a panel has 64 outputs
+constexpr int kPanelRows = kStrip * kPanelStrips;
+constexpr int64_t kPanelColumns = 2048;  // a bf16 panel of 256 kB, in L2
+
+inline int64_t unit_columns(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::f32:
+      return 1;
+    case Arithmetic::int8:
+      return 4;
+    default:
+      return 2;
+  }
+}
+
+inline bool is_integer(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::int16 || arithmetic == Arithmetic::int8;
+}
+
+inline int64_t unit_count(const Matrix& m, int64_t columns) {
+  int64_t unit = unit_columns(m.prefill);
+  return (columns + unit - 1) / unit;
+}
+
+// Columns whose activations share a scale: 8-bit ones want short groups.
+inline int64_t activation_group(const Matrix& m) {
+  return m.prefill == Arithmetic::int8 ? min_of(m.quant.group_size, 64)
+                                       : m.quant.group_size;
+}
+
+inline int64_t tile_data_bytes(const Matrix& m, int rows) {
+  // Transposes write whole vectors past the last unit.
+  return ceil_to(unit_count(m, m.in) * rows * 4 + kLanes * kLanes * 4, 64);
+}
+
+size_t tile_bytes(const Matrix& m, int rows) {
+  int64_t bytes = tile_data_bytes(m, rows);
+  if (is_integer(m.prefill)) {
+    bytes += 2 * m.in / activation_group(m) * rows * 4;
+  }
+  return size_t(ceil_to(bytes, 64));
+}
+
+// Writes kLanes units of up to kLanes rows; later units overwrite the excess.
+inline void store_units(I* r, int rows, std::byte* out) {
+  transpose(r);
+  for (int u = 0; u < kLanes; ++u) {
+    i_store(out + int64_t(u) * rows * 4, r[u]);
+  }
+}
+
+#if defined(__AVX512BF16__)
+inline I bf16_pairs(F low, F high) {
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+#endif
+
+inline void float_tile_pack(
+    const Matrix& m, const float* x, int64_t ldx, int rows, std::byte* out) {
+  bool wide = m.prefill == Arithmetic::f32;
+  int64_t step = wide ? kLanes : 2 * kLanes;  // columns a transpose takes
+  for (int64_t k = 0; k < m.in; k += step) {
+    I r[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      r[i] = i_zero();
+      if (i >= rows) {
+        continue;
+      }
+      const float* row = x + i * ldx + k;
+      auto get = [&](int64_t offset) {
+        int64_t left = m.in - k - offset;
+        return left >= kLanes ? f_load(row + offset)
+            : left > 0        ? f_load_part(row + offset, left)
+                              : f_zero();
+      };
+      if (wide) {
+        r[i] = f_as_i(get(0));
+        continue;
+      }
+#if defined(__AVX512BF16__)
+      r[i] = bf16_pairs(get(0), get(kLanes));
+#endif
+    }
+    int64_t units = wide ? k : k / 2;
+    store_units(r, rows, out + units * rows * 4);
+  }
+}
+
+// Quantizes by group; kMost is the largest code.
+template <int kMost>
+void integer_tile_pack(
+    const Matrix& m, const float* x, int64_t ldx, int rows, std::byte* out) {
+  constexpr int kUnit = kMost == 127 ? 4 : 2;
+  int64_t group = activation_group(m), groups = m.in / group;
+  auto* scales =
+      reinterpret_cast<float*>(out + tile_data_bytes(m, rows));
+  float* sums = scales + groups * rows;
+  for (int64_t g = 0; g < groups; ++g) {
+    alignas(64) int32_t units[kLanes][64];
+    for (int i = 0; i < rows; ++i) {
+      const float* row = x + i * ldx + g * group;
+      F most = f_zero(), sum = f_zero();
+      for (int64_t k = 0; k < group; k += kLanes) {
+        F v = f_load(row + k);
+        most = f_max(most, f_abs(v));
+        sum = f_add(sum, v);
+      }
+      float top = f_max_lane(most);
+      scales[g * rows + i] = top / kMost;
+      sums[g * rows + i] = _mm_cvtss_f32(sum_lanes(sum, sum, sum, sum));
+      F inverse = f_set(top > 0 ? kMost / top : 0);
+      alignas(64) int32_t codes[128];
+      for (int64_t k = 0; k < group; k += kLanes) {
+        i_store(codes + k, f_to_i(f_mul(f_load(row + k), inverse)));
+      }
+      for (int64_t u = 0; u < group / kUnit; ++u) {
+        const int32_t* c = codes + u * kUnit;
+        units[i][u] = kUnit == 4
+            ? int32_t(
+                  uint32_t(c[0] & 0xff) | uint32_t(c[1] & 0xff) << 8 |
+                  uint32_t(c[2] & 0xff) << 16 | uint32_t(c[3]) << 24)
+            : int32_t(uint32_t(c[0] & 0xffff) | uint32_t(c[1]) << 16);
+      }
+    }
+    std::byte* at = out + g * (group / kUnit) * rows * 4;
+    int64_t count = group / kUnit;
+    for (int64_t u = 0; u < count; u += kLanes) {
+      I r[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        r[i] = i < rows ? i_load(units[i] + u) : i_zero();
+      }
+      transpose(r);
+      for (int64_t j = 0; j < min_of(kLanes, count - u); ++j) {
+        i_store(at + (u + j) * rows * 4, r[j]);
+      }
+    }
+  }
+}
+
+void tile_pack(
+    const Matrix& m, const float* x, int64_t ldx, int rows, std::byte* out) {
+  switch (m.prefill) {
+    case Arithmetic::int16:
+      return integer_tile_pack<32767>(m, x, ldx, rows, out);
+    case Arithmetic::int8:
+      return integer_tile_pack<127>(m, x, ldx, rows, out);
+    default:
+      return float_tile_pack(m, x, ldx, rows, out);
+  }
+}
+
+int64_t panel_columns(const Matrix& m) {
+  return m.prefill == Arithmetic::f32 ? kPanelColumns / 2 : kPanelColumns;
+}
+
+inline int64_t strip_scale_bytes(const Matrix& m, int64_t columns) {
+  return is_integer(m.prefill)
+      ? 2 * columns / activation_group(m) * kStrip * 4
+      : 0;
+}
+
+inline int64_t strip_bytes(const Matrix& m, int64_t columns) {
+  // Whole transposes at the end of a row.
+  int64_t units = ceil_to(unit_count(m, columns), kLanes);
+  return strip_scale_bytes(m, columns) + units * kStrip * 4;
+}
+
+size_t panel_bytes(const Matrix& m) {
+  int64_t columns = min_of(m.in, panel_columns(m));
+  return size_t(strip_bytes(m, columns) * kPanelStrips);
+}
+
+// Weights of one half strip (kLanes rows), columns [k0, k1).
+template <typename Reader>
+void float_half_strip(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    std::byte* out) {
+  bool wide = m.prefill == Arithmetic::f32;
+  int64_t step = wide ? kLanes : 2 * kLanes;
+  int64_t group = Reader::kGroups ? m.quant.group_size : m.in;
+  for (int64_t k = k0; k < k1; k += step) {
+    I r[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      if (i >= count) {
+        r[i] = i_zero();
+        continue;
+      }
+      Reader reader(m, row + i);
+      if constexpr (Reader::kGroups) {
+        reader.group(k / group);
+      }
+      auto get = [&](int64_t at) {
+        int64_t left = k1 - at;
+        return left >= kLanes ? reader.at(at)
+            : left > 0        ? reader.part(at, left)
+                              : f_zero();
+      };
+      if (wide) {
+        r[i] = f_as_i(get(k));
+        continue;
+      }
+#if defined(__AVX512BF16__)
+      r[i] = bf16_pairs(get(k), get(k + kLanes));
+#endif
+    }
+    transpose(r);
+    int64_t unit = (k - k0) / (wide ? 1 : 2);
+#pragma GCC unroll 16
+    for (int u = 0; u < kLanes; ++u) {
+      i_store(out + (unit + u) * kStrip * 4, r[u]);
+    }
+  }
+}
+
+// kLanes units of codes from column k.
+template <int kBits, Arithmetic kArithmetic>
+inline I code_units(const std::byte* row, int64_t k) {
+  if constexpr (kArithmetic == Arithmetic::int16) {
+    if constexpr (kBits == 4) {
+      I v = u8_to_i(row + k / 2);
+      return i_or(
+          i_and(v, i_set(15)), i_and(i_shl32<12>(v), i_set(15 << 16)));
+    }
+    I v = u16_to_i(row + k);
+    return i_or(
+        i_and(v, i_set(255)), i_and(i_shl32<8>(v), i_set(255 << 16)));
+  }
+  if constexpr (kBits == 4) {
+    I v = u16_to_i(row + k / 2);
+    v = i_and(i_or(v, i_shl32<8>(v)), i_set(0x00ff00ff));
+    return i_and(i_or(v, i_shl32<4>(v)), i_set(0x0f0f0f0f));
+  }
+  return i_load(row + k);
+}
+
+template <int kBits, Arithmetic kArithmetic, typename T>
+void integer_half_strip(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    std::byte* scales,
+    std::byte* out) {
+  constexpr int64_t kColumns =
+      kLanes * (kArithmetic == Arithmetic::int16 ? 2 : 4);
+  // The last transpose may read past a row's end: copy what there is.
+  for (int64_t k = k0; k < k1; k += kColumns) {
+    I r[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      if (i >= count) {
+        r[i] = i_zero();
+        continue;
+      }
+      const std::byte* data = m.weight + size_t(row + i) * m.weight_stride;
+      if (k1 - k >= kColumns) {
+        r[i] = code_units<kBits, kArithmetic>(data, k);
+      } else {
+        std::byte buffer[64] = {};
+        __builtin_memcpy(
+            buffer, data + k * kBits / 8, size_t(k1 - k) * kBits / 8);
+        r[i] = code_units<kBits, kArithmetic>(buffer, 0);
+      }
+    }
+    transpose(r);
+    int64_t unit = (k - k0) / (kColumns / kLanes);
+#pragma GCC unroll 16
+    for (int u = 0; u < kLanes; ++u) {
+      i_store(out + (unit + u) * kStrip * 4, r[u]);
+    }
+  }
+  int64_t group = activation_group(m);
+  int64_t groups = (k1 - k0) / group;
+  auto* scale = reinterpret_cast<float*>(scales);
+  float* bias = scale + groups * kStrip;
+  // Groups of weights may be longer than those of activations.
+  int64_t repeat = m.quant.group_size / group;
+  int64_t first = k0 / m.quant.group_size;
+  int64_t wanted = groups / repeat;
+  for (int64_t g = 0; g < wanted; g += kLanes) {
+    int64_t n = min_of(kLanes, wanted - g);
+    for (int which = 0; which < 2; ++which) {
+      I r[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        r[i] = i_zero();
+        if (i < count) {
+          const std::byte* p = (which == 0 ? m.scales : m.biases) +
+              size_t(row + i) * m.scale_stride + (first + g) * T::kBytes;
+          r[i] = f_as_i(n == kLanes ? T::get(p) : T::part(p, n));
+        }
+      }
+      transpose(r);
+      float* to = which == 0 ? scale : bias;
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t c = 0; c < repeat; ++c) {
+          i_store(to + ((g + j) * repeat + c) * kStrip, r[j]);
+        }
+      }
+    }
+  }
+}
+
+template <Arithmetic kArithmetic>
+void integer_half_strip_of(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    std::byte* scales,
+    std::byte* out) {
+  auto run = [&]<int kBits, typename T>() {
+    integer_half_strip<kBits, kArithmetic, T>(
+        m, row, count, k0, k1, scales, out);
+  };
+  bool half = m.dtype == DType::f16;
+  if (m.quant.bits == 4) {
+    half ? run.template operator()<4, F16>()
+         : run.template operator()<4, BF16>();
+  } else {
+    half ? run.template operator()<8, F16>()
+         : run.template operator()<8, BF16>();
+  }
+}
+
+void panel_pack(
+    const Matrix& m,
+    int64_t begin,
+    int64_t end,
+    int64_t k0,
+    int64_t k1,
+    std::byte* out) {
+  int64_t bytes = strip_bytes(m, k1 - k0);
+  for (int64_t o = begin; o < end; o += kLanes) {
+    int64_t strip = (o - begin) / kStrip;
+    int64_t half = (o - begin) % kStrip * 4;
+    std::byte* base = out + strip * bytes;
+    std::byte* scales = base + half;
+    std::byte* units = base + strip_scale_bytes(m, k1 - k0) + half;
+    int count = int(min_of(kLanes, end - o));
+    if (m.prefill == Arithmetic::int16) {
+      integer_half_strip_of<Arithmetic::int16>(
+          m, o, count, k0, k1, scales, units);
+    } else if (m.prefill == Arithmetic::int8) {
+#if defined(__AVX512VNNI__)
+      integer_half_strip_of<Arithmetic::int8>(
+          m, o, count, k0, k1, scales, units);
+#endif
+    } else {
+      with_reader(m, [&]<typename Reader>() {
+        float_half_strip<Reader>(m, o, count, k0, k1, units);
+      });
+    }
+  }
+}
+
+inline F broadcast(const std::byte* p) {
+  return f_set(load<float>(p));
+}
+
+// The sums of a strip for kX rows; sum goes on from y when `add`.
+template <int kX>
+inline void store_strip(
+    F (&acc)[kX][2], int count, float* y, int64_t ldy) {
+#pragma GCC unroll 12
+  for (int i = 0; i < kX; ++i) {
+    float* out = y + i * ldy;
+    if (count == kStrip) {
+      f_store(out, acc[i][0]);
+      f_store(out + kLanes, acc[i][1]);
+    } else if (count >= kLanes) {
+      f_store(out, acc[i][0]);
+      if (count > kLanes) {
+        f_store_part(out + kLanes, acc[i][1], count - kLanes);
+      }
+    } else {
+      f_store_part(out, acc[i][0], count);
+    }
+  }
+}
+
+template <int kX>
+inline void start_strip(
+    F (&acc)[kX][2], bool add, int count, const float* y, int64_t ldy) {
+#pragma GCC unroll 12
+  for (int i = 0; i < kX; ++i) {
+    acc[i][0] = acc[i][1] = f_zero();
+    if (!add) {
+      continue;
+    }
+    const float* in = y + i * ldy;
+    acc[i][0] = count >= kLanes ? f_load(in) : f_load_part(in, count);
+    if (count > kLanes) {
+      acc[i][1] = count == kStrip ? f_load(in + kLanes)
+                                  : f_load_part(in + kLanes, count - kLanes);
+    }
+  }
+}
+
+// kBf16: units are bf16 pairs, else f32. `stride`: rows of the tile.
+template <bool kBf16, int kX>
+void float_strip(
+    const std::byte* units,
+    int64_t count,
+    const std::byte* tile,
+    int64_t stride,
+    bool add,
+    int outputs,
+    float* y,
+    int64_t ldy) {
+  F acc[kX][2];
+  start_strip<kX>(acc, add, outputs, y, ldy);
+  for (int64_t u = 0; u < count; ++u) {
+    F w0 = f_load(units), w1 = f_load(units + kLanes * 4);
+#pragma GCC unroll 12
+    for (int i = 0; i < kX; ++i) {
+      F x = broadcast(tile + i * 4);
+      if constexpr (kBf16) {
+#if defined(__AVX512BF16__)
+        acc[i][0] = _mm512_dpbf16_ps(acc[i][0], (__m512bh)w0, (__m512bh)x);
+        acc[i][1] = _mm512_dpbf16_ps(acc[i][1], (__m512bh)w1, (__m512bh)x);
+#endif
+      } else {
+        acc[i][0] = f_fma(w0, x, acc[i][0]);
+        acc[i][1] = f_fma(w1, x, acc[i][1]);
+      }
+    }
+    units += kStrip * 4;
+    tile += stride * 4;
+  }
+  store_strip<kX>(acc, outputs, y, ldy);
+}
+
+template <bool kBytes>
+inline I dot_units(I acc, I weights, I x) {
+  if constexpr (kBytes) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpbusd_epi32(acc, weights, x);
+#endif
+  }
+  return i_dot16(acc, weights, x);
+}
+
+template <bool kBytes, int kX>
+void integer_strip(
+    const std::byte* scales,
+    const std::byte* units,
+    int64_t groups,
+    int64_t group_units,
+    const std::byte* tile,
+    const std::byte* x_scales,
+    const std::byte* x_sums,
+    int64_t stride,
+    bool add,
+    int outputs,
+    float* y,
+    int64_t ldy) {
+  F acc[kX][2];
+  start_strip<kX>(acc, add, outputs, y, ldy);
+  const std::byte* biases = scales + groups * kStrip * 4;
+  for (int64_t g = 0; g < groups; ++g) {
+    I dot[kX][2];
+#pragma GCC unroll 12
+    for (int i = 0; i < kX; ++i) {
+      dot[i][0] = dot[i][1] = i_zero();
+    }
+#pragma GCC unroll 2
+    for (int64_t u = 0; u < group_units; ++u) {
+      I w0 = i_load(units), w1 = i_load(units + kLanes * 4);
+#pragma GCC unroll 12
+      for (int i = 0; i < kX; ++i) {
+        I x = i_set(load<int32_t>(tile + i * 4));
+        dot[i][0] = dot_units<kBytes>(dot[i][0], w0, x);
+        dot[i][1] = dot_units<kBytes>(dot[i][1], w1, x);
+      }
+      units += kStrip * 4;
+      tile += stride * 4;
+    }
+    F s0 = f_load(scales), s1 = f_load(scales + kLanes * 4);
+    F b0 = f_load(biases), b1 = f_load(biases + kLanes * 4);
+#pragma GCC unroll 12
+    for (int i = 0; i < kX; ++i) {
+      F x = broadcast(x_scales + i * 4), sum = broadcast(x_sums + i * 4);
+      acc[i][0] = f_fma(f_mul(i_to_f(dot[i][0]), s0), x, acc[i][0]);
+      acc[i][1] = f_fma(f_mul(i_to_f(dot[i][1]), s1), x, acc[i][1]);
+      acc[i][0] = f_fma(b0, sum, acc[i][0]);
+      acc[i][1] = f_fma(b1, sum, acc[i][1]);
+    }
+    scales += kStrip * 4;
+    biases += kStrip * 4;
+    x_scales += stride * 4;
+    x_sums += stride * 4;
+  }
+  store_strip<kX>(acc, outputs, y, ldy);
+}
+
+// Calls f<n>(first row) over groups of at most kMost rows, evenly cut.
+template <int kMost, typename Function>
+inline void for_row_groups(int rows, Function f) {
+  int groups = (rows + kMost - 1) / kMost;
+  for (int g = 0; g < groups; ++g) {
+    int first = rows * g / groups;
+    int n = rows * (g + 1) / groups - first;
+    auto pick = [&]<int kX>(auto&& self) {
+      if constexpr (kX <= kMost) {
+        if (n == kX) {
+          f.template operator()<kX>(first);
+        } else {
+          self.template operator()<kX + 1>(self);
+        }
+      }
+    };
+    pick.template operator()<1>(pick);
+  }
+}
+
+void panel_multiply(
+    const Matrix& m,
+    const std::byte* panel,
+    int panel_count,
+    int64_t k0,
+    int64_t k1,
+    const std::byte* tile,
+    int rows,
+    float* y,
+    int64_t ldy) {
+  int64_t bytes = strip_bytes(m, k1 - k0);
+  int64_t scale_bytes = strip_scale_bytes(m, k1 - k0);
+  int64_t unit = unit_columns(m.prefill);
+  int64_t units = unit_count(m, k1 - k0);
+  const std::byte* tile_units = tile + k0 / unit * rows * 4;
+  for (int o = 0; o < panel_count; o += kStrip) {
+    const std::byte* strip = panel + o / kStrip * bytes;
+    const std::byte* data = strip + scale_bytes;
+    int outputs = int(min_of(kStrip, panel_count - o));
+    float* out = y + o;
+    if (!is_integer(m.prefill)) {
+      auto run = [&]<bool kBf16>() {
+        for_row_groups<kTileRows>(rows, [&]<int kX>(int first) {
+          float_strip<kBf16, kX>(
+              data,
+              units,
+              tile_units + first * 4,
+              rows,
+              k0 > 0,
+              outputs,
+              out + first * ldy,
+              ldy);
+        });
+      };
+#if defined(__AVX512BF16__)
+      if (m.prefill == Arithmetic::bf16) {
+        run.template operator()<true>();
+        continue;
+      }
+#endif
+      run.template operator()<false>();
+      continue;
+    }
+    int64_t group = activation_group(m);
+    const std::byte* x_scales = tile + tile_data_bytes(m, rows);
+    const std::byte* x_sums = x_scales + m.in / group * rows * 4;
+    int64_t skip = k0 / group * rows * 4;
+    auto run = [&]<bool kBytes>() {
+      for_row_groups<kIntegerRows>(rows, [&]<int kX>(int first) {
+        integer_strip<kBytes, kX>(
+            strip,
+            data,
+            (k1 - k0) / group,
+            group / unit,
+            tile_units + first * 4,
+            x_scales + skip + first * 4,
+            x_sums + skip + first * 4,
+            rows,
+            k0 > 0,
+            outputs,
+            out + first * ldy,
+            ldy);
+      });
+    };
+#if defined(__AVX512VNNI__)
+    if (m.prefill == Arithmetic::int8) {
+      run.template operator()<true>();
+      continue;
+    }
+#endif
+    run.template operator()<false>();
+  }
+}
+
+Arithmetic prefill_arithmetic(const Matrix& m, bool exact, bool int8) {
+  if (exact) {
+    return Arithmetic::f32;
+  }
+#if defined(__AVX512BF16__)
+  return int8 && has_int16_codes(m) ? Arithmetic::int8 : Arithmetic::bf16;
+#else
+  // 16-bit products are as fast as 8-bit ones here, and exact sums of 16 bits
+  // are nearly twice as fast as f32.
+  (void)int8;
+  return has_int16_codes(m) ? Arithmetic::int16 : Arithmetic::f32;
+#endif
+}
