@@ -1,4 +1,4 @@
-#include "support/matmul_support.h"
+#include "ops/matmul_support.h"
 
 #include <cmath>
 

@@ -102,8 +102,7 @@ struct Int16Layout {
     scales_bytes = size_t(blocks * kLanes * 4);
   }
   size_t bytes() const {
-    return size_t(ceil_to(
-        int64_t(codes_bytes + scales_bytes) + sums * 4, 64));
+    return size_t(ceil_to(int64_t(codes_bytes + scales_bytes) + sums * 4, 64));
   }
 };
 
@@ -115,8 +114,8 @@ void int16_pack_row_of(const Matrix& m, const float* x, std::byte* out) {
   Int16Layout layout(m);
   auto* codes = reinterpret_cast<int16_t*>(out);
   auto* scales = reinterpret_cast<float*>(out + layout.codes_bytes);
-  auto* sums = reinterpret_cast<float*>(
-      out + layout.codes_bytes + layout.scales_bytes);
+  auto* sums =
+      reinterpret_cast<float*>(out + layout.codes_bytes + layout.scales_bytes);
   for (int64_t g = 0; g < layout.sums; ++g) {
     sums[g] = 0;
   }
@@ -137,23 +136,25 @@ void int16_pack_row_of(const Matrix& m, const float* x, std::byte* out) {
       for (int i = 0; i < kScaleGroup / kLanes; ++i) {
         v[i] = f_load(x + k0 + j + i * kLanes);
         most = f_max(most, f_abs(v[i]));
-        sum = f_add(sum, v[i]);
       }
       float top = f_max_lane(most);
       float scale = top / 32767;
       F inverse = f_set(top > 0 ? 32767 / top : 0);
+      for (int i = 0; i < kScaleGroup / kLanes; ++i) {
+        v[i] = f_round(f_mul(v[i], inverse));
+        sum = f_add(sum, v[i]);
+      }
       for (int i = 0; i < kScaleGroup / kLanes; i += 2) {
         i_store(
-            natural + j + i * kLanes,
-            i_pack16(
-                f_to_i(f_mul(v[i], inverse)),
-                f_to_i(f_mul(v[i + 1], inverse))));
+            natural + j + i * kLanes, i_pack16(f_to_i(v[i]), f_to_i(v[i + 1])));
       }
       for (int l = 0; l < kScaleGroup / kLaneColumns; ++l) {
         lane[l] = scale;
       }
+      // Of the rounded values, so that their errors meet the weight itself and
+      // not scale * code, which is larger.
       float total = _mm_cvtss_f32(sum_lanes(sum, sum, sum, sum));
-      sums[(k0 + j) / kScaleGroup / per_sum] += total;
+      sums[(k0 + j) / kScaleGroup / per_sum] += scale * total;
     }
     for (int s = 0; s < kStreams; ++s) {
       int16_t* stream = codes + (b * kStreams + s) * kLanes * 2;
@@ -254,8 +255,8 @@ void int16_block(
           reinterpret_cast<const char*>(b) + scales_ahead, _MM_HINT_T0);
 #pragma GCC unroll 8
       for (int i = 0; i < kX; ++i) {
-        acc[i][r] = f_fma(
-            bias, f_load(sums + size_t(i) * x_stride + g * 4), acc[i][r]);
+        acc[i][r] =
+            f_fma(bias, f_load(sums + size_t(i) * x_stride + g * 4), acc[i][r]);
       }
     }
     int64_t block = g * width / kLanes;
@@ -268,11 +269,10 @@ void int16_block(
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         I v = at + kVector <= row_bytes
-            ? i_load(codes[r] + at)
-            : i_load_part(codes[r] + at, row_bytes - at);
+                  ? i_load(codes[r] + at)
+                  : i_load_part(codes[r] + at, row_bytes - at);
         _mm_prefetch(
-            reinterpret_cast<const char*>(codes[r]) + at + ahead,
-            _MM_HINT_T0);
+            reinterpret_cast<const char*>(codes[r]) + at + ahead, _MM_HINT_T0);
         I dot[kX];
         auto add_stream = [&]<int kStream>() {
           I w = stream_codes<kBits, kStream>(v);
@@ -291,8 +291,8 @@ void int16_block(
         F expanded = f_permute(scale[r], lanes);
 #pragma GCC unroll 8
         for (int i = 0; i < kX; ++i) {
-          F scaled = f_mul(
-              i_to_f(dot[i]), f_load(x_scale + size_t(i) * x_stride));
+          F scaled =
+              f_mul(i_to_f(dot[i]), f_load(x_scale + size_t(i) * x_stride));
           acc[i][r] = f_fma(scaled, expanded, acc[i][r]);
         }
       }
@@ -327,13 +327,7 @@ void decode_rows(
       auto wide = [&]<int kX>() {  // two weight rows at a time
         for (int h = 0; h < count; h += 2) {
           Block::template run<2, kX>(
-              m,
-              o + h,
-              int(min_of(2, count - h)),
-              xc,
-              x_stride,
-              yc + h,
-              ldy);
+              m, o + h, int(min_of(2, count - h)), xc, x_stride, yc + h, ldy);
         }
       };
       switch (n) {
@@ -388,7 +382,7 @@ struct Int16Block {
 
 inline bool has_int16_codes(const Matrix& m) {
   return m.quant.mode == QuantMode::affine &&
-      (m.quant.bits == 4 || m.quant.bits == 8);
+         (m.quant.bits == 4 || m.quant.bits == 8);
 }
 
 Arithmetic decode_arithmetic(const Matrix& m, bool exact) {

@@ -143,8 +143,7 @@ void term_dot(
       if (k < in) {
         F v = f_load_part(x + k, in - k);
         for (int r = 0; r < 4; ++r) {
-          acc[r] =
-              f_fma(T::part(row[r] + k * T::kBytes, in - k), v, acc[r]);
+          acc[r] = f_fma(T::part(row[r] + k * T::kBytes, in - k), v, acc[r]);
         }
       }
       store_sums<4>(acc, count, y + (j - begin));
@@ -185,8 +184,7 @@ void term_axpy(
       if (n == kLanes) {
         f_store(out, f_fma(sum, f_set(factor), f_load(out)));
       } else {
-        f_store_part(
-            out, f_fma(sum, f_set(factor), f_load_part(out, n)), n);
+        f_store_part(out, f_fma(sum, f_set(factor), f_load_part(out, n)), n);
       }
     }
   });

@@ -10,7 +10,7 @@
 // [group][row]; integer strips begin with the scales and the biases,
 // [group][kStrip].
 
-constexpr int kStrip = 2 * kLanes;       // outputs of a strip
+constexpr int kStrip = 2 * kLanes;         // outputs of a strip
 constexpr int kPanelStrips = 64 / kStrip;  // a panel has 64 outputs
 constexpr int kPanelRows = kStrip * kPanelStrips;
 constexpr int64_t kPanelColumns = 2048;  // a bf16 panel of 256 kB, in L2
@@ -83,7 +83,7 @@ inline void float_tile_pack(
       auto get = [&](int64_t offset) {
         int64_t left = m.in - k - offset;
         return left >= kLanes ? f_load(row + offset)
-            : left > 0        ? f_load_part(row + offset, left)
+               : left > 0     ? f_load_part(row + offset, left)
                               : f_zero();
       };
       if (wide) {
@@ -105,8 +105,7 @@ void integer_tile_pack(
     const Matrix& m, const float* x, int64_t ldx, int rows, std::byte* out) {
   constexpr int kUnit = kMost == 127 ? 4 : 2;
   int64_t group = activation_group(m), groups = m.in / group;
-  auto* scales =
-      reinterpret_cast<float*>(out + tile_data_bytes(m, rows));
+  auto* scales = reinterpret_cast<float*>(out + tile_data_bytes(m, rows));
   float* sums = scales + groups * rows;
   for (int64_t g = 0; g < groups; ++g) {
     alignas(64) int32_t units[kLanes][64];
@@ -114,25 +113,28 @@ void integer_tile_pack(
       const float* row = x + i * ldx + g * group;
       F most = f_zero(), sum = f_zero();
       for (int64_t k = 0; k < group; k += kLanes) {
-        F v = f_load(row + k);
-        most = f_max(most, f_abs(v));
-        sum = f_add(sum, v);
+        most = f_max(most, f_abs(f_load(row + k)));
       }
       float top = f_max_lane(most);
-      scales[g * rows + i] = top / kMost;
-      sums[g * rows + i] = _mm_cvtss_f32(sum_lanes(sum, sum, sum, sum));
       F inverse = f_set(top > 0 ? kMost / top : 0);
       alignas(64) int32_t codes[128];
       for (int64_t k = 0; k < group; k += kLanes) {
-        i_store(codes + k, f_to_i(f_mul(f_load(row + k), inverse)));
+        F code = f_round(f_mul(f_load(row + k), inverse));
+        sum = f_add(sum, code);
+        i_store(codes + k, f_to_i(code));
       }
+      scales[g * rows + i] = top / kMost;
+      // Of the rounded values: their errors then meet the weight itself.
+      sums[g * rows + i] =
+          top / kMost * _mm_cvtss_f32(sum_lanes(sum, sum, sum, sum));
       for (int64_t u = 0; u < group / kUnit; ++u) {
         const int32_t* c = codes + u * kUnit;
-        units[i][u] = kUnit == 4
-            ? int32_t(
-                  uint32_t(c[0] & 0xff) | uint32_t(c[1] & 0xff) << 8 |
-                  uint32_t(c[2] & 0xff) << 16 | uint32_t(c[3]) << 24)
-            : int32_t(uint32_t(c[0] & 0xffff) | uint32_t(c[1]) << 16);
+        units[i][u] =
+            kUnit == 4
+                ? int32_t(
+                      uint32_t(c[0] & 0xff) | uint32_t(c[1] & 0xff) << 8 |
+                      uint32_t(c[2] & 0xff) << 16 | uint32_t(c[3]) << 24)
+                : int32_t(uint32_t(c[0] & 0xffff) | uint32_t(c[1]) << 16);
       }
     }
     std::byte* at = out + g * (group / kUnit) * rows * 4;
@@ -167,9 +169,8 @@ int64_t panel_columns(const Matrix& m) {
 }
 
 inline int64_t strip_scale_bytes(const Matrix& m, int64_t columns) {
-  return is_integer(m.prefill)
-      ? 2 * columns / activation_group(m) * kStrip * 4
-      : 0;
+  return is_integer(m.prefill) ? 2 * columns / activation_group(m) * kStrip * 4
+                               : 0;
 }
 
 inline int64_t strip_bytes(const Matrix& m, int64_t columns) {
@@ -209,7 +210,7 @@ void float_half_strip(
       auto get = [&](int64_t at) {
         int64_t left = k1 - at;
         return left >= kLanes ? reader.at(at)
-            : left > 0        ? reader.part(at, left)
+               : left > 0     ? reader.part(at, left)
                               : f_zero();
       };
       if (wide) {
@@ -235,12 +236,10 @@ inline I code_units(const std::byte* row, int64_t k) {
   if constexpr (kArithmetic == Arithmetic::int16) {
     if constexpr (kBits == 4) {
       I v = u8_to_i(row + k / 2);
-      return i_or(
-          i_and(v, i_set(15)), i_and(i_shl32<12>(v), i_set(15 << 16)));
+      return i_or(i_and(v, i_set(15)), i_and(i_shl32<12>(v), i_set(15 << 16)));
     }
     I v = u16_to_i(row + k);
-    return i_or(
-        i_and(v, i_set(255)), i_and(i_shl32<8>(v), i_set(255 << 16)));
+    return i_or(i_and(v, i_set(255)), i_and(i_shl32<8>(v), i_set(255 << 16)));
   }
   if constexpr (kBits == 4) {
     I v = u16_to_i(row + k / 2);
@@ -302,7 +301,8 @@ void integer_half_strip(
         r[i] = i_zero();
         if (i < count) {
           const std::byte* p = (which == 0 ? m.scales : m.biases) +
-              size_t(row + i) * m.scale_stride + (first + g) * T::kBytes;
+                               size_t(row + i) * m.scale_stride +
+                               (first + g) * T::kBytes;
           r[i] = f_as_i(n == kLanes ? T::get(p) : T::part(p, n));
         }
       }
@@ -377,8 +377,7 @@ inline F broadcast(const std::byte* p) {
 
 // The sums of a strip for kX rows; sum goes on from y when `add`.
 template <int kX>
-inline void store_strip(
-    F (&acc)[kX][2], int count, float* y, int64_t ldy) {
+inline void store_strip(F (&acc)[kX][2], int count, float* y, int64_t ldy) {
 #pragma GCC unroll 12
   for (int i = 0; i < kX; ++i) {
     float* out = y + i * ldy;

@@ -45,8 +45,7 @@ inline F f_round(F a) {
   return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 inline float f_max_lane(F v) {
-  __m128 m =
-      _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   m = _mm_max_ps(m, _mm_movehl_ps(m, m));
   return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
@@ -109,20 +108,17 @@ inline F f_permute(F table, I index) {
   return _mm256_permutevar8x32_ps(table, index);
 }
 inline I u8_to_i(const void* p) {  // 8 bytes
-  return _mm256_cvtepu8_epi32(
-      _mm_loadl_epi64(static_cast<const __m128i*>(p)));
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
 }
 inline I u16_to_i(const void* p) {  // 16 bytes
-  return _mm256_cvtepu16_epi32(
-      _mm_loadu_si128(static_cast<const __m128i*>(p)));
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
 // Codes of 4 bits in order: 4 bytes to 8 lanes.
 inline I nibbles_to_i(const void* p) {
   int word;
   __builtin_memcpy(&word, p, 4);
   __m256i v = _mm256_srlv_epi32(
-      _mm256_set1_epi32(word),
-      _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+      _mm256_set1_epi32(word), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
   return _mm256_and_si256(v, _mm256_set1_epi32(15));
 }
 
@@ -161,8 +157,7 @@ inline void f_store_part(float* p, F v, int64_t n) {
 }
 
 inline __m128 fold_to_four(F v) {
-  return _mm_add_ps(
-      _mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
 }
 
 // 8 x 8 transpose of 32-bit elements.

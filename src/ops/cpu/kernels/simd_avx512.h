@@ -109,12 +109,12 @@ inline I u16_to_i(const void* p) {  // 32 bytes
 }
 // Codes of 4 bits in order: 8 bytes to 16 lanes.
 inline I nibbles_to_i(const void* p) {
-  const __m512i word = _mm512_set_epi32(
-      1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+  const __m512i word =
+      _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
   const __m512i shift = _mm512_set_epi32(
       28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
-  __m512i v = _mm512_castsi128_si512(
-      _mm_loadl_epi64(static_cast<const __m128i*>(p)));
+  __m512i v =
+      _mm512_castsi128_si512(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
   v = _mm512_srlv_epi32(_mm512_permutexvar_epi32(word, v), shift);
   return _mm512_and_si512(v, _mm512_set1_epi32(15));
 }
@@ -140,8 +140,7 @@ inline F f16_load(const void* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
 }
 inline F f16_load_part(const void* p, int64_t n) {
-  return _mm512_cvtph_ps(
-      _mm256_maskz_loadu_epi16(__mmask16((1u << n) - 1), p));
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(__mmask16((1u << n) - 1), p));
 }
 inline F bf16_load(const void* p) {
   return i_as_f(i_shl32<16>(u16_to_i(p)));
@@ -158,8 +157,8 @@ inline void f_store_part(float* p, F v, int64_t n) {
 }
 
 inline __m128 fold_to_four(F v) {
-  __m256 half = _mm256_add_ps(
-      _mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  __m256 half =
+      _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
   return _mm_add_ps(
       _mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }

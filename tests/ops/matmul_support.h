@@ -1,14 +1,29 @@
-#include "support/matmul_support.h"
+// Random weights of every format with their values, for tests of the CPU
+// products against plain f64 loops.
+#pragma once
 
 #include "core/half.h"
+#include "ops/cpu/matmul.h"
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
 
 namespace mlxcel::testing {
 
-WeightTensor tensor_at(
-    DType dtype, Shape shape, const std::vector<std::byte>& bytes, int offset) {
+struct TestMatrix {
+  MatrixWeight weight;
+  std::vector<float> values;  // [out, in]
+};
+
+// Bytes at a chosen misalignment, as a mapped file may hold them.
+inline WeightTensor tensor_at(
+    DType dtype,
+    Shape shape,
+    const std::vector<std::byte>& bytes,
+    int offset = 1) {
   auto owned =
       std::make_shared<std::vector<std::byte>>(bytes.size() + size_t(offset));
   std::memcpy(owned->data() + offset, bytes.data(), bytes.size());
@@ -21,8 +36,9 @@ WeightTensor tensor_at(
   return tensor;
 }
 
-WeightTensor float_tensor(
-    DType dtype, Shape shape, std::vector<float>* values, int offset) {
+// Rounds values to dtype; `values` receives what the tensor holds.
+inline WeightTensor float_tensor(
+    DType dtype, Shape shape, std::vector<float>* values, int offset = 1) {
   std::vector<std::byte> bytes(values->size() * size_of(dtype));
   for (size_t i = 0; i < values->size(); ++i) {
     float& value = (*values)[i];
@@ -38,8 +54,8 @@ WeightTensor float_tensor(
   return tensor_at(dtype, std::move(shape), bytes, offset);
 }
 
-std::vector<float> random_values(
-    std::mt19937& random, int64_t count, float size) {
+inline std::vector<float> random_values(
+    std::mt19937& random, int64_t count, float size = 1) {
   std::normal_distribution<float> normal(0, size);
   std::vector<float> values(static_cast<size_t>(count));
   for (float& value : values) {
@@ -48,13 +64,14 @@ std::vector<float> random_values(
   return values;
 }
 
-TestMatrix random_matrix(
+// dtype: of the weight, or of scales and biases when quantized.
+inline TestMatrix random_matrix(
     std::mt19937& random,
     int64_t out,
     int64_t in,
     DType dtype,
     Quant quant,
-    int offset) {
+    int offset = 1) {
   TestMatrix matrix;
   matrix.weight.name = "test";
   matrix.weight.out = out;
@@ -101,23 +118,24 @@ TestMatrix random_matrix(
   return matrix;
 }
 
-Quant affine(int bits, int group_size) {
+inline Quant affine(int bits, int group_size) {
   return {QuantMode::affine, bits, group_size};
 }
 
-Tensor make_tensor(
+inline Tensor make_tensor(
     cpu::Context& context, int64_t rows, const std::vector<float>& values) {
   Tensor tensor = context.make(rows, int64_t(values.size()) / rows);
   std::memcpy(cpu::data(tensor), values.data(), values.size() * sizeof(float));
   return tensor;
 }
 
-std::vector<float> values_of(const Tensor& tensor) {
+inline std::vector<float> values_of(const Tensor& tensor) {
   const float* data = cpu::data(tensor);
   return {data, data + tensor.rows() * tensor.cols()};
 }
 
-Step make_step(int prompt_rows, int rows) {
+// A step of one prompt segment and one generated row for each further row.
+inline Step make_step(int prompt_rows, int rows) {
   Step step;
   step.tokens.resize(size_t(rows));
   step.num_prompt_rows = prompt_rows;
@@ -130,8 +148,9 @@ Step make_step(int prompt_rows, int rows) {
   return step;
 }
 
-std::unique_ptr<cpu::Context> make_context(
-    Isa isa, int threads, DType activation, bool int8) {
+// The context of an instruction set, whatever MLXCEL_CPU_ISA says.
+inline std::unique_ptr<cpu::Context> make_context(
+    Isa isa, int threads, DType activation, bool int8 = false) {
   ::setenv("MLXCEL_CPU_ISA", std::string(name_of(isa)).c_str(), 1);
   auto context = std::make_unique<cpu::Context>(BackendOptions{
       .threads = threads,
