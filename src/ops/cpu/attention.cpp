@@ -34,6 +34,10 @@ constexpr int kRangeBlocks = 2;
 // Rows written by one thread stand in whole cache lines of keys: 16 positions.
 constexpr int kWriteRows = 16;
 
+// Below this many products (two microseconds of them) a fork and a barrier cost
+// more than they save.
+constexpr int64_t kMinProducts = 160000;
+
 int round_up(int value, int unit) {
   return (value + unit - 1) / unit * unit;
 }
@@ -212,11 +216,17 @@ void Attention::run() {
     plan_segment(segment);
   }
   // The longest first, so that the last ones even out the threads.
-  std::stable_sort(
-      tasks_.begin(), tasks_.end(), [](const auto& a, const auto& b) {
-        return (a.end_block - a.begin_block) * a.count >
-               (b.end_block - b.begin_block) * b.count;
+  auto cost = [](const AttendTask& task) {
+    return (task.end_block - task.begin_block) * task.count;
+  };
+  std::sort(
+      tasks_.begin(), tasks_.end(), [&](const auto& left, const auto& right) {
+        return cost(left) > cost(right);
       });
+  int64_t products = 0;  // multiplications, in whole blocks
+  for (const AttendTask& task : tasks_) {
+    products += cost(task) * group_ * (q_pitch_ + v_pitch_) * kKvBlockSize;
+  }
   if (rope_) {
     rope_rows_ = rope_->rows_of(step_);
   }
@@ -263,6 +273,15 @@ void Attention::run() {
   thread_scratch_ = base + threads_at;
   done_ = std::make_unique<std::atomic<int>[]>(size_t(num_counters_));
 
+  if (products < kMinProducts) {
+    for (const WriteTask& task : writes_) {
+      prepare(0, task);
+    }
+    for (const AttendTask& task : tasks_) {
+      attend(0, task);
+    }
+    return;
+  }
   context_.pool.run([this](int thread) {
     for (int i; (i = next_write_.fetch_add(1, std::memory_order_relaxed)) <
                 int(writes_.size());) {
