@@ -14,6 +14,9 @@ from pathlib import Path
 
 HEADING = re.compile(r"^([A-Za-z][A-Za-z0-9 ,()/-]*):\s*$")
 ENTRY = re.compile(r"^ {2,4}(\S.*?)(?: {2,}(.*))?$")
+# An option whose name fills its column has one space before its text.
+OPTION_COLUMN = 34
+FULL_OPTION = re.compile(rf"^ {{2}}(-.{{{OPTION_COLUMN - 4}}}) (\S.*)$")
 
 
 def help_of(program, *command):
@@ -52,11 +55,11 @@ def body(lines):
     """Entries (name, then its text, wrapped or not) and plain lines."""
     out = []
     for line in lines:
-        entry = ENTRY.match(line)
+        entry = FULL_OPTION.match(line) or ENTRY.match(line)
         if not line.strip():
             out.append(".PP")
         elif entry:
-            out += [".TP", ".B " + escape(entry.group(1))]
+            out += [".TP", ".B " + escape(entry.group(1).strip())]
             if entry.group(2):
                 out.append(escape(entry.group(2).strip()))
         else:
