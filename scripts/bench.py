@@ -121,6 +121,14 @@ def time_to_first_token(options):
     return statistics.median(times)
 
 
+def shape_of(options):
+    """A random checkpoint of a larger shape: its share of the bandwidth."""
+    return json.loads(output_of(
+        MLXCEL, "bench", "--shape", options.shape, "--bits", 4,
+        "--prompt-tokens", options.prompt_tokens, "--gen-tokens", 32,
+        "--repeat", 3, "--threads", options.threads, "--json"))
+
+
 def processor():
     text = Path("/proc/cpuinfo").read_text()
     match = re.search(r"model name\s*: (.*)", text)
@@ -165,7 +173,7 @@ def table(all_engines, runs):
     return "\n".join(lines)
 
 
-def write_results(options, all_engines, runs, machine, first_token):
+def write_results(options, all_engines, runs, machine, first_token, shape):
     folder = ROOT / "bench" / "results"
     folder.mkdir(parents=True, exist_ok=True)
     date = datetime.date.today().isoformat()
@@ -182,7 +190,8 @@ def write_results(options, all_engines, runs, machine, first_token):
         "gen_tokens": options.gen_tokens, "rounds": options.rounds,
         "start_to_first_token_seconds": first_token,
         "medians_tokens_per_second": medians, "runs": runs,
-        "mlxcel": all_engines[0].last}, indent=1) + "\n")
+        "mlxcel": all_engines[0].last, "random_checkpoint": shape},
+        indent=1) + "\n")
 
     def rows(part):
         return sorted(((name, values[part], name.startswith("mlxcel"))
@@ -210,6 +219,9 @@ def arguments():
                         default=len(os.sched_getaffinity(0)))
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--gen-tokens", type=int, default=128)
+    parser.add_argument("--shape", default="1b",
+                        help="also measure mlxcel on a random 4-bit checkpoint "
+                        "of this shape; empty: not (%(default)s)")
     parser.add_argument("--no-int8", dest="int8", action="store_false",
                         help="leave out mlxcel --prefill-int8")
     parser.add_argument("--no-save", dest="save", action="store_false",
@@ -229,6 +241,7 @@ def main():
             except subprocess.CalledProcessError as error:
                 sys.exit(f"{engine.name} failed:\n{error.stderr[-2000:]}")
     first_token = time_to_first_token(options)
+    shape = shape_of(options) if options.shape else None
 
     last = all_engines[0].last
     machine = {"processor": processor(), "threads": options.threads,
@@ -243,8 +256,19 @@ def main():
         if value is not None:
             print(f"{name.replace('_', ' ')}: {value}")
     print(f"process start to first token: {first_token:.3f} s")
+    print(f"peak memory: {last['peak_memory_bytes'] / 1e6:.0f} MB, weights "
+          f"{last['weights_bytes'] / 1e6:.0f} MB")
+    print(f"prefill at {last['compute_peak_share']:.0%} of the compute peak, "
+          f"decode at {last['read_bandwidth_share']:.0%} of the bandwidth")
+    if shape:
+        print(f"random {options.shape} checkpoint, 4 bits: decode "
+              f"{shape['decode_tokens_per_second']:.4g} t/s, "
+              f"{shape['read_bandwidth_share']:.0%} of the bandwidth; prefill "
+              f"{shape['prefill_tokens_per_second']:.4g} t/s, "
+              f"{shape['compute_peak_share']:.0%} of the compute peak")
     if options.save:
-        path = write_results(options, all_engines, runs, machine, first_token)
+        path = write_results(options, all_engines, runs, machine, first_token,
+                             shape)
         print(f"written: {path.relative_to(ROOT)}, bench/results/chart.svg")
 
 
