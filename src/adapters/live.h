@@ -3,19 +3,15 @@
 #pragma once
 
 #include "adapters/resolve.h"
-#include "ops/weights.h"
+#include "models/builder.h"
 
-#include <map>
-#include <string>
 #include <vector>
 
 namespace mlxcel {
 
-// Terms by the linear they belong to (linear_slot), adapter ids in the order
-// given. "embedding" holds lookup terms; with a tied head, the same pairs stand
+// Terms by the linear they belong to, adapter ids in the order given. With a
+// tied head an embedding's pair stands under "embedding" as lookup terms and
 // under "head" as terms of the projection.
-using LiveTerms = std::map<std::string, std::vector<LowRankTerm>, std::less<>>;
-
 LiveTerms live_terms(
     const std::vector<ResolvedAdapter>& adapters, const DecoderSpec& spec);
 

@@ -1,6 +1,11 @@
 #include "loading/compose.h"
 
+#include "adapters/fuse.h"
+#include "adapters/live.h"
+#include "adapters/resolve.h"
 #include "core/error.h"
+#include "core/log.h"
+#include "surgery/surgery.h"
 
 #include <cstdlib>
 #include <string>
@@ -8,31 +13,97 @@
 
 namespace mlxcel {
 
-Composition::Composition(const LoadOptions& options) {
+namespace {
+
+// The recipe's path: the option, else MLXCEL_SURGERY; empty for none.
+std::filesystem::path recipe_path(const LoadOptions& options) {
   const char* named = std::getenv("MLXCEL_SURGERY");
-  std::string recipe = options.surgery    ? options.surgery->string()
-                       : named != nullptr ? named
-                                          : "";
-  if (!recipe.empty()) {
-    throw SurgeryError(
-        cat("cannot apply ", recipe),
-        "this version reads no surgery recipes",
-        options.surgery ? "leave --surgery out" : "unset MLXCEL_SURGERY");
+  if (options.surgery) {
+    return *options.surgery;
   }
-  if (!options.adapters.empty()) {
-    throw AdapterError(
-        cat("cannot apply ", options.adapters.front().folder.string()),
-        "this version reads no adapters",
-        "leave the adapter out");
+  return named != nullptr ? named : "";
+}
+
+}  // namespace
+
+Composition::Composition(const LoadOptions& options) : options_(options) {
+  if (std::filesystem::path path = recipe_path(options); !path.empty()) {
+    recipe_ = read_recipe(path);
+    log_info(cat("surgery: ", recipe_->file.string(), " loaded"));
+  }
+  for (const AdapterRequest& request : options.adapters) {
+    adapters_.push_back(read_adapter(request.folder));
   }
 }
 
-void Composition::apply_surgery(WeightMap&) {}
+ThreadPool& Composition::pool() {
+  if (!pool_) {
+    pool_.emplace(options_.threads);
+  }
+  return *pool_;
+}
 
-void Composition::apply_adapters(const Family&, const NameMap&, WeightMap&) {}
+void Composition::apply_surgery(const NameMap& names, WeightMap& weights) {
+  if (!recipe_ || recipe_->operations.empty()) {
+    return;
+  }
+  SurgeryBase base{names.spec(), names};
+  mlxcel::apply_surgery(
+      plan_surgery(*recipe_, base, weights), weights, pool(), [&](double done) {
+        if (options_.progress) {
+          options_.progress("surgery", done);
+        }
+      });
+  if (!adapters_.empty()) {
+    log_info("adapters come on top of the weights that surgery has changed");
+  }
+}
+
+void Composition::apply_adapters(
+    const Family& family, const NameMap& names, WeightMap& weights) {
+  if (adapters_.empty()) {
+    return;
+  }
+  AdapterBase base{family, names.spec(), names, weights};
+  std::vector<ResolvedAdapter> resolved;
+  for (const Adapter& adapter : adapters_) {
+    resolved.push_back(resolve_adapter(adapter, base));
+  }
+  std::vector<ScaledAdapter> fused;
+  std::vector<ResolvedAdapter> live;
+  for (size_t i = 0; i < resolved.size(); ++i) {
+    if (options_.adapters[i].fuse) {
+      fused.push_back({&resolved[i], options_.adapters[i].scale});
+    } else {
+      live.push_back(resolved[i]);
+    }
+  }
+  if (!fused.empty()) {
+    fuse_adapters(fused, base, weights, pool(), [&](double done) {
+      if (options_.progress) {
+        options_.progress("fuse adapters", done);
+      }
+    });
+  }
+  terms_ = live_terms(live, names.spec());
+}
 
 LiveTerms Composition::take_terms() {
   return std::exchange(terms_, {});
+}
+
+std::vector<LoadedAdapter> Composition::loaded() const {
+  std::vector<LoadedAdapter> out;
+  for (size_t i = 0; i < adapters_.size(); ++i) {
+    const AdapterRequest& request = options_.adapters[i];
+    out.push_back(
+        {request.folder.string(),
+         adapters_[i].task_name(),
+         adapters_[i].digest,
+         request.scale,
+         request.fuse});
+  }
+  return out;
 }
 
 }  // namespace mlxcel

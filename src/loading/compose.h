@@ -2,25 +2,41 @@
 // recipe first, then adapters.
 #pragma once
 
+#include "adapters/adapter.h"
+#include "core/thread_pool.h"
 #include "io/weight_map.h"
 #include "loading/pipeline.h"
 #include "models/builder.h"
+#include "surgery/recipe.h"
+
+#include <optional>
+#include <vector>
 
 namespace mlxcel {
 
 class Composition {
  public:
-  // Reads what can be read before any weight: throws SurgeryError and
-  // AdapterError even when the weights are damaged or absent.
+  // Reads and checks what can be checked before any weight: throws SurgeryError
+  // and AdapterError even when the weights are damaged or absent.
   explicit Composition(const LoadOptions& options);
 
-  void apply_surgery(WeightMap& weights);
-  // Fuses adapters into the weights, or keeps their live terms.
+  void apply_surgery(const NameMap& names, WeightMap& weights);
+  // Fuses adapters into the weights, or keeps their live terms. All adapters
+  // are resolved before the first weight changes.
   void apply_adapters(
       const Family& family, const NameMap& names, WeightMap& weights);
+
   LiveTerms take_terms();
+  // Those that were loaded, in the order of the command line.
+  std::vector<LoadedAdapter> loaded() const;
 
  private:
+  ThreadPool& pool();
+
+  const LoadOptions& options_;
+  std::optional<Recipe> recipe_;
+  std::vector<Adapter> adapters_;  // as options.adapters
+  std::optional<ThreadPool> pool_;
   LiveTerms terms_;
 };
 

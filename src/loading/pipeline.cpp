@@ -147,8 +147,10 @@ LoadedModel load_model(const LoadOptions& options) {
   restore_tied_head(names, weights);
 
   clock.begin("compose");
-  composition.apply_surgery(weights);
+  composition.apply_surgery(names, weights);
   composition.apply_adapters(family, names, weights);
+
+  out.adapters = composition.loaded();
 
   clock.begin("build");
   out.activation_dtype =

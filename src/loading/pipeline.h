@@ -39,12 +39,22 @@ struct LoadOptions {
   std::function<void(std::string_view phase, double done)> progress;
 };
 
+struct LoadedAdapter {
+  std::string path;       // as the user gave it
+  std::string task_name;  // the config's, else the folder's name
+  std::string digest;     // of its content
+  float scale = 1;        // at load
+  bool fused = true;      // else a live term
+};
+
 struct LoadedModel {
   std::filesystem::path folder;
   Config config;
   const Family* family = nullptr;
   std::unique_ptr<Backend> backend;  // outlives the model
   std::unique_ptr<Model> model;
+  // In the order given. A live adapter's id is its place among the live ones.
+  std::vector<LoadedAdapter> adapters;
   DType activation_dtype = DType::f32;
   size_t weight_bytes = 0;  // of the file's tensors
   double seconds = 0;
