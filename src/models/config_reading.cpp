@@ -10,16 +10,35 @@
 
 namespace mlxcel {
 
+namespace {
+
+int positive(const Config& config, std::string_view key, int value) {
+  if (value <= 0) {
+    throw ConfigError(
+        cat(config.file(), ": ", key, " is ", value),
+        "a size must be positive",
+        "take config.json from the model's original publisher");
+  }
+  return value;
+}
+
+}  // namespace
+
 HeadCounts head_counts(const Config& config) {
+  auto size = [&](std::string_view key) {
+    return positive(config, key, config.get<int>(key));
+  };
   HeadCounts heads;
-  heads.query = config.get<int>("num_attention_heads");
-  heads.key_value = config.get_or("num_key_value_heads", heads.query);
-  if (std::optional<int> dim = config.find<int>("head_dim")) {
-    heads.dim = *dim;
+  heads.query = size("num_attention_heads");
+  heads.key_value = config.has("num_key_value_heads")
+                        ? size("num_key_value_heads")
+                        : heads.query;
+  if (config.has("head_dim")) {
+    heads.dim = size("head_dim");
     return heads;
   }
-  int hidden_size = config.get<int>("hidden_size");
-  if (heads.query <= 0 || hidden_size % heads.query != 0) {
+  int hidden_size = size("hidden_size");
+  if (hidden_size % heads.query != 0) {
     throw ConfigError(
         cat(config.file(), ": the head size is not stated"),
         cat("hidden_size ",
@@ -84,13 +103,8 @@ NormSpec rms_norm(const Config& config) {
 
 DecoderSpec uniform_decoder(
     const Config& config, const BlockSpec& block, HeadKind default_head) {
-  int num_layers = config.get<int>("num_hidden_layers");
-  if (num_layers <= 0) {
-    throw ConfigError(
-        cat(config.file(), ": num_hidden_layers is ", num_layers),
-        "a decoder has at least one layer",
-        "take config.json from the model's original publisher");
-  }
+  int num_layers = positive(
+      config, "num_hidden_layers", config.get<int>("num_hidden_layers"));
   DecoderSpec decoder;
   decoder.hidden_size = config.get<int>("hidden_size");
   decoder.vocab_size = config.get<int>("vocab_size");
@@ -148,7 +162,8 @@ void slide_layers(
 void slide_upper_layers(const Config& config, DecoderSpec& decoder) {
   bool windowed = config.get_or("use_sliding_window", false) &&
                   config.has("sliding_window");
-  int first = windowed ? config.get<int>("max_window_layers") : 0;
+  bool listed = config.has("layer_types");
+  int first = windowed && !listed ? config.get<int>("max_window_layers") : 0;
   slide_layers(
       config, decoder, [&](int layer) { return windowed && layer >= first; });
 }

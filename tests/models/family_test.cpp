@@ -1,0 +1,210 @@
+// Specs that configs lead to, and configs that are refused.
+#include "models/family.h"
+
+#include "core/error.h"
+#include "models/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace mlxcel {
+namespace {
+
+using nlohmann::json;
+
+json base_config() {
+  return {
+      {"hidden_size", 32},
+      {"num_hidden_layers", 4},
+      {"num_attention_heads", 4},
+      {"num_key_value_heads", 2},
+      {"intermediate_size", 40},
+      {"vocab_size", 100},
+      {"rms_norm_eps", 1e-3},
+      {"hidden_act", "silu"},
+      {"max_position_embeddings", 64}};
+}
+
+json with(json extra) {
+  json config = base_config();
+  config.update(extra);
+  return config;
+}
+
+DecoderSpec spec_of(std::string_view model_type, const json& config) {
+  return decoder_spec(
+      *find_by_model_type(model_type), Config(config, "config.json"));
+}
+
+std::string refusal(std::string_view model_type, const json& config) {
+  try {
+    spec_of(model_type, config);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::vector<int64_t> windows(const DecoderSpec& spec) {
+  std::vector<int64_t> out;
+  for (const BlockSpec& block : spec.blocks) {
+    out.push_back(block.attention.window);
+  }
+  return out;
+}
+
+TEST(Family, LlamaReadsItsConfig) {
+  DecoderSpec spec = spec_of("llama", base_config());
+  ASSERT_EQ(spec.blocks.size(), 4u);
+  const AttentionSpec& attention = spec.blocks[0].attention;
+  EXPECT_EQ(attention.heads.query, 4);
+  EXPECT_EQ(attention.heads.key_value, 2);
+  EXPECT_EQ(attention.heads.dim, 8);
+  EXPECT_FLOAT_EQ(attention.scale, 0.35355339f);
+  EXPECT_FLOAT_EQ(spec.final_norm.eps, 1e-3f);
+  EXPECT_EQ(spec.head, HeadKind::own);
+  EXPECT_EQ(attention.bias, AttentionBias::none);
+  EXPECT_EQ(
+      spec_of("llama", with({{"num_key_value_heads", nullptr}}))
+          .blocks[0]
+          .attention.heads.key_value,
+      4);
+}
+
+TEST(Family, HeadsAreTiedAsTheConfigSays) {
+  EXPECT_EQ(
+      spec_of("llama", with({{"tie_word_embeddings", true}})).head,
+      HeadKind::tied);
+  EXPECT_EQ(spec_of("qwen3", base_config()).head, HeadKind::tied);
+  EXPECT_EQ(
+      spec_of("qwen3", with({{"tie_word_embeddings", false}})).head,
+      HeadKind::own);
+  EXPECT_EQ(spec_of("gemma", base_config()).head, HeadKind::tied);
+  EXPECT_EQ(spec_of("qwen2", base_config()).head, HeadKind::own);
+}
+
+TEST(Family, WindowsFollowTheFamilysRule) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(
+      windows(spec_of("mistral", with({{"sliding_window", 8}}))),
+      ElementsAre(8, 8, 8, 8));
+  json upper = with({{"sliding_window", 8}, {"max_window_layers", 3}});
+  EXPECT_THAT(windows(spec_of("qwen2", upper)), ElementsAre(0, 0, 0, 0));
+  upper["use_sliding_window"] = true;
+  EXPECT_THAT(windows(spec_of("qwen2", upper)), ElementsAre(0, 0, 0, 8));
+  upper["layer_types"] = {
+      "sliding_attention",
+      "full_attention",
+      "full_attention",
+      "full_attention"};
+  EXPECT_THAT(windows(spec_of("qwen3", upper)), ElementsAre(8, 0, 0, 0));
+  json gemma2 = with(
+      {{"sliding_window", 8},
+       {"query_pre_attn_scalar", 16},
+       {"hidden_activation", "gelu_pytorch_tanh"}});
+  EXPECT_THAT(windows(spec_of("gemma2", gemma2)), ElementsAre(8, 0, 8, 0));
+  EXPECT_THAT(
+      windows(spec_of(
+          "smollm3",
+          with({{"use_sliding_window", true}, {"sliding_window", 8}}))),
+      ElementsAre(0, 0, 0, 8));
+}
+
+TEST(Family, NullSwitchesASoftCapOff) {
+  json config = with(
+      {{"sliding_window", 8},
+       {"query_pre_attn_scalar", 16},
+       {"hidden_activation", "gelu_pytorch_tanh"}});
+  EXPECT_EQ(spec_of("gemma2", config).logit_softcap, 30);
+  EXPECT_EQ(spec_of("gemma2", config).blocks[0].attention.softcap, 50);
+  config["final_logit_softcapping"] = nullptr;
+  config["attn_logit_softcapping"] = nullptr;
+  EXPECT_EQ(spec_of("gemma2", config).logit_softcap, 0);
+  EXPECT_EQ(spec_of("gemma2", config).blocks[0].attention.softcap, 0);
+}
+
+TEST(Family, SmolLm3LeavesOutRotations) {
+  DecoderSpec spec =
+      spec_of("smollm3", with({{"no_rope_layers", {1, 0, 1, 1}}}));
+  EXPECT_NE(spec.blocks[0].attention.rope, nullptr);
+  EXPECT_EQ(spec.blocks[1].attention.rope, nullptr);
+  EXPECT_EQ(
+      spec_of("smollm3", base_config()).blocks[3].attention.rope, nullptr);
+}
+
+TEST(Family, RefusesSwitchesThatItDoesNotRead) {
+  EXPECT_EQ(
+      refusal("llama", with({{"sliding_window", 8}})),
+      "config.json: \"sliding_window\" is not supported for Llama: its value 8 "
+      "would change the result, and this family does not read it\n  check "
+      "model_type, or take config.json from the original publisher");
+  for (const json& extra : std::vector<json>{
+           {{"clip_qkv", 8.0}},
+           {{"embedding_multiplier", 12.0}},
+           {{"logits_scaling", 8.0}},
+           {{"num_local_experts", 8}},
+           {{"alibi", true}},
+           {{"final_logit_softcapping", 30.0}},
+           {{"no_rope_layers", {1, 0, 1, 1}}},
+           {{"layer_types", {"chunked_attention"}}}}) {
+    EXPECT_THAT(
+        refusal("llama", with(extra)),
+        ::testing::HasSubstr(
+            "\"" + extra.begin().key() + "\" is not supported for Llama"));
+  }
+  EXPECT_EQ(
+      refusal(
+          "llama",
+          with(
+              {{"logits_scaling", 1.0},
+               {"num_local_experts", 0},
+               {"sliding_window", nullptr},
+               {"position_embedding_type", "rope"}})),
+      "accepted");
+}
+
+TEST(Family, RefusesWhatGivesNoModel) {
+  EXPECT_EQ(
+      refusal("llama", with({{"hidden_act", "swishy"}})),
+      "config.json: hidden_act \"swishy\" is not known: the MLPs cannot be "
+      "computed without their activation\n  known: silu, swish, gelu, "
+      "gelu_python, gelu_pytorch_tanh, gelu_new, gelu_fast, relu, relu2");
+  EXPECT_THAT(
+      refusal("llama", with({{"num_key_value_heads", 3}})),
+      ::testing::HasSubstr("no multiple of num_key_value_heads"));
+  EXPECT_THAT(
+      refusal("llama", with({{"num_hidden_layers", 0}})),
+      ::testing::HasSubstr("num_hidden_layers is 0"));
+  EXPECT_THAT(
+      refusal("llama", with({{"hidden_size", -32}})),
+      ::testing::HasSubstr("hidden_size is -32"));
+  EXPECT_THAT(
+      refusal("llama", with({{"hidden_size", 30}})),
+      ::testing::HasSubstr("state head_dim"));
+  EXPECT_THAT(
+      refusal("llama", with({{"rms_norm_eps", -1.0}})),
+      ::testing::HasSubstr("the norm eps is -1"));
+  EXPECT_THAT(
+      refusal(
+          "qwen2",
+          with(
+              {{"layer_types", {"sliding_attention"}},
+               {"sliding_window", 8},
+               {"use_sliding_window", true}})),
+      ::testing::HasSubstr("layer_types has 1 entries"));
+  EXPECT_THAT(
+      refusal("mistral", with({{"sliding_window", 0}})),
+      ::testing::HasSubstr("sliding_window is 0"));
+}
+
+TEST(Family, DroppedPatternsCoverWholeKeys) {
+  const Family& family = *find_by_model_type("llama");
+  EXPECT_TRUE(
+      is_dropped(family, "model.layers.0.self_attn.rotary_emb.inv_freq"));
+  EXPECT_FALSE(
+      is_dropped(family, "model.layers.0.self_attn.rotary_emb.inv_freq.x"));
+  EXPECT_FALSE(is_dropped(family, "model.norm.weight"));
+}
+
+}  // namespace
+}  // namespace mlxcel

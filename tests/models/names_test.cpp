@@ -1,0 +1,247 @@
+// The weight-name map in both directions.
+#include "models/names.h"
+
+#include "models/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace mlxcel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr int64_t kHidden = 32, kInner = 40, kVocab = 100;
+
+// Two layers, 4 query heads and 2 key/value heads of 10: q has 40 rows, k and v
+// have 20 each.
+Config small_config(const std::string& model_type) {
+  return Config(
+      {{"model_type", model_type},
+       {"hidden_size", kHidden},
+       {"num_hidden_layers", 2},
+       {"num_attention_heads", 4},
+       {"num_key_value_heads", 2},
+       {"head_dim", 10},
+       {"intermediate_size", kInner},
+       {"vocab_size", kVocab},
+       {"rms_norm_eps", 1e-5},
+       {"norm_epsilon", 1e-5},
+       {"hidden_act", "silu"},
+       {"hidden_activation", "gelu_pytorch_tanh"},
+       {"query_pre_attn_scalar", 16},
+       {"sliding_window", 8},
+       {"max_position_embeddings", 64}},
+      "config.json");
+}
+
+NameMap names_of(const Family& family) {
+  nlohmann::json json = small_config(family.model_types[0]).json();
+  if (family.name == "Llama" || family.name == "Gemma" ||
+      family.name == "OLMo 2") {
+    json.erase("sliding_window");
+  }
+  if (family.name != "Gemma 2") {
+    json.erase("query_pre_attn_scalar");
+  }
+  return NameMap(
+      family.names, decoder_spec(family, Config(json, "config.json")));
+}
+
+NameMap names_of(std::string_view model_type) {
+  return names_of(*find_by_model_type(model_type));
+}
+
+WeightMap checkpoint(const std::vector<std::string>& stems) {
+  WeightMap weights;
+  for (const std::string& stem : stems) {
+    weights.set(stem + ".weight", WeightTensor{});
+  }
+  return weights;
+}
+
+testing::Matcher<const Target&> target(
+    const std::string& stem,
+    int64_t first,
+    int64_t count,
+    int64_t named_first,
+    const std::string& slot,
+    int64_t slot_first) {
+  return ::testing::AllOf(
+      ::testing::Field(&Target::rows, StemRows{stem, first, count}),
+      ::testing::Field(&Target::named_first, named_first),
+      ::testing::Field(&Target::slot, slot),
+      ::testing::Field(&Target::slot_first, slot_first));
+}
+
+TEST(Names, EveryStemLeadsToItsRolesAndBack) {
+  for (const Family* family : families()) {
+    NameMap names = names_of(*family);
+    for (const std::string& stem : names.known_stems()) {
+      std::vector<RolePart> parts = names.parts_of(stem);
+      ASSERT_FALSE(parts.empty()) << family->name << " " << stem;
+      for (const RolePart& part : parts) {
+        EXPECT_THAT(
+            names.stems_of(part.role.name),
+            ::testing::Contains(StemRows{stem, part.first, part.count}))
+            << family->name << " " << stem;
+        EXPECT_EQ(names.rows(part.role), part.count);
+      }
+    }
+  }
+}
+
+TEST(Names, TheSameStemMeansAnotherNormElsewhere) {
+  const std::string stem = "model.layers.1.post_attention_layernorm";
+  EXPECT_EQ(names_of("llama").parts_of(stem)[0].role.name, "layers.1.mlp_norm");
+  EXPECT_EQ(
+      names_of("gemma2").parts_of(stem)[0].role.name,
+      "layers.1.attention_post_norm");
+  EXPECT_EQ(
+      names_of("olmo2").parts_of(stem)[0].role.name,
+      "layers.1.attention_post_norm");
+  EXPECT_THAT(
+      names_of("olmo2").parts_of("model.layers.1.input_layernorm"), IsEmpty());
+}
+
+TEST(Names, SeparateProjectionsAreRowsOfTheModelsLinear) {
+  NameMap names = names_of("llama");
+  WeightMap weights = checkpoint(
+      {"model.layers.1.self_attn.q_proj",
+       "model.layers.1.self_attn.k_proj",
+       "model.layers.1.self_attn.v_proj",
+       "model.layers.1.mlp.up_proj"});
+  EXPECT_THAT(
+      names.resolve("model.layers.1.self_attn.v_proj", weights),
+      ElementsAre(target(
+          "model.layers.1.self_attn.v_proj",
+          0,
+          20,
+          0,
+          "layers.1.attention.qkv",
+          60)));
+  EXPECT_THAT(
+      names.resolve("model.layers.1.mlp.up_proj", weights),
+      ElementsAre(target(
+          "model.layers.1.mlp.up_proj", 0, 40, 0, "layers.1.mlp.up", 40)));
+}
+
+TEST(Names, AProjectionIsFoundInAFusedTensor) {
+  NameMap names = names_of("phi3");
+  WeightMap weights = checkpoint(
+      {"model.layers.0.self_attn.qkv_proj", "model.layers.0.mlp.gate_up_proj"});
+  EXPECT_THAT(
+      names.resolve("model.layers.0.self_attn.k_proj", weights),
+      ElementsAre(target(
+          "model.layers.0.self_attn.qkv_proj",
+          40,
+          20,
+          0,
+          "layers.0.attention.qkv",
+          40)));
+  EXPECT_THAT(
+      names.resolve("model.layers.0.self_attn.qkv_proj", weights),
+      ElementsAre(target(
+          "model.layers.0.self_attn.qkv_proj",
+          0,
+          80,
+          0,
+          "layers.0.attention.qkv",
+          0)));
+  EXPECT_THAT(
+      names.resolve("model.layers.0.mlp.up_proj", weights),
+      ElementsAre(target(
+          "model.layers.0.mlp.gate_up_proj",
+          40,
+          40,
+          0,
+          "layers.0.mlp.up",
+          40)));
+}
+
+TEST(Names, AFusedNameIsFoundInSeparateTensors) {
+  NameMap names = names_of("phi3");
+  WeightMap weights = checkpoint(
+      {"model.layers.0.self_attn.q_proj",
+       "model.layers.0.self_attn.k_proj",
+       "model.layers.0.self_attn.v_proj"});
+  EXPECT_THAT(
+      names.resolve("model.layers.0.self_attn.qkv_proj", weights),
+      ElementsAre(
+          target(
+              "model.layers.0.self_attn.q_proj",
+              0,
+              40,
+              0,
+              "layers.0.attention.qkv",
+              0),
+          target(
+              "model.layers.0.self_attn.k_proj",
+              0,
+              20,
+              40,
+              "layers.0.attention.qkv",
+              40),
+          target(
+              "model.layers.0.self_attn.v_proj",
+              0,
+              20,
+              60,
+              "layers.0.attention.qkv",
+              60)));
+  weights.erase("model.layers.0.self_attn.k_proj.weight");
+  EXPECT_THAT(
+      names.resolve("model.layers.0.self_attn.qkv_proj", weights), IsEmpty());
+}
+
+TEST(Names, SpellingsOfOneFamilyAreOneTensor) {
+  NameMap names = names_of("llama");
+  WeightMap bare = checkpoint({"layers.0.self_attn.o_proj"});
+  EXPECT_THAT(
+      names.resolve("model.layers.0.self_attn.o_proj", bare),
+      ElementsAre(target(
+          "layers.0.self_attn.o_proj", 0, 32, 0, "layers.0.attention.o", 0)));
+}
+
+TEST(Names, ForeignPrefixesAndAbsentLayersAreUnknown) {
+  NameMap names = names_of("llama");
+  WeightMap weights = checkpoint({"model.layers.0.self_attn.q_proj"});
+  for (const char* stem :
+       {"language_model.model.layers.0.self_attn.q_proj",
+        "model.layers.2.self_attn.q_proj",
+        "model.layers.-1.self_attn.q_proj",
+        "model.layers.00.self_attn.q_proj",
+        "model.layers.0.self_attn.q_proj.weight",
+        "model.lm_head",
+        ""}) {
+    EXPECT_THAT(names.resolve(stem, weights), IsEmpty()) << stem;
+  }
+}
+
+TEST(Names, RolesHaveTheSizesOfTheSpec) {
+  NameMap names = names_of("llama");
+  auto rows = [&](const char* role) { return names.rows(parse_role(role)); };
+  auto cols = [&](const char* role) { return names.cols(parse_role(role)); };
+  EXPECT_EQ(rows("embedding"), kVocab);
+  EXPECT_EQ(cols("head"), kHidden);
+  EXPECT_EQ(rows("layers.0.attention.q"), 40);
+  EXPECT_EQ(cols("layers.0.attention.o"), 40);
+  EXPECT_EQ(rows("layers.1.mlp.down"), kHidden);
+  EXPECT_EQ(cols("layers.1.mlp.down"), kInner);
+  EXPECT_EQ(rows("layers.2.mlp.down"), 0);
+  EXPECT_EQ(rows("layers.0.attention.q_norm"), 0);
+  EXPECT_EQ(rows("layers.x.mlp.down"), 0);
+}
+
+TEST(Names, KeysSplitAtTheirLastDot) {
+  EXPECT_EQ(
+      split_key("lm_head.scales"),
+      std::pair(std::string_view("lm_head"), std::string_view("scales")));
+  EXPECT_EQ(
+      split_key("weight"),
+      std::pair(std::string_view("weight"), std::string_view()));
+}
+
+}  // namespace
+}  // namespace mlxcel
