@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Checks the graph backend on a GPU machine that has no network but has the
+# NVIDIA libraries as Python packages (nvidia/*/lib in python3's site-packages).
+#
+#   scripts/gpu_check.sh pack OUT_FOLDER   here: what is built in build/release,
+#                                          the fixtures and MLX's CUDA 13 wheel
+#   OUT_FOLDER/gpu_check.sh run [ARGS...]  there: the graph backend's tests
+#   OUT_FOLDER/gpu_check.sh exec CMD...    there: a command with the libraries
+#                                          of the bundle; programs are in bin/
+#
+# The wheel is split (PART_MB, 40 by default), so that it can travel in several
+# steps: `OUT_FOLDER/gpu_check.sh keep FOLDER` stores the parts that have
+# arrived in FOLDER, and MLXCEL_WHEEL_PARTS=FOLDER names it in later steps.
+set -euo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+version=0.32.4
+
+pack() {
+  local root out
+  root=$(cd -- "$here/.." && pwd)
+  mkdir -p "$1/bin" "$1/lib/mlxcel" "$1/wheel"
+  out=$(cd -- "$1" && pwd)
+  local cache=$root/.cache/wheels
+  mkdir -p "$cache"
+  local wheel
+  wheel=$(find "$cache" -name "mlx_cuda_13-$version-*.whl" | head -n 1)
+  if [[ -z $wheel ]]; then
+    python3 -m pip download --quiet --no-deps --only-binary=:all: \
+      --python-version 3.12 --implementation cp \
+      --platform manylinux_2_35_x86_64 -d "$cache" "mlx-cuda-13==$version"
+    wheel=$(find "$cache" -name "mlx_cuda_13-$version-*.whl" | head -n 1)
+  fi
+  rm -f "$out"/wheel/part-*
+  split -b "${PART_MB:-40}M" -d -a 2 "$wheel" "$out/wheel/part-"
+  sha256sum "$wheel" | cut -d ' ' -f 1 >"$out/wheel.sha256"
+
+  local program
+  for program in mlxcel ops_tests models_tests; do
+    if [[ -e $root/build/release/bin/$program ]]; then
+      strip -o "$out/bin/$program" "$root/build/release/bin/$program"
+    fi
+  done
+  cp "$root/build/release/lib/libmlxcel_graph.so" "$out/lib/mlxcel/"
+  # Libraries that a bare machine may lack.
+  ldd "$out"/bin/* | awk '/lib(fmt|crypto)\.so/ {print $3}' | sort -u |
+    xargs -r cp -Lt "$out/lib"
+  mkdir -p "$out/fixtures"
+  cp -r "$root/tests/fixtures/text" "$root/tests/fixtures/quant" "$out/fixtures/"
+  cp "${BASH_SOURCE[0]}" "$out/gpu_check.sh"
+  du -sh "$out" "$out/wheel"
+}
+
+keep() {
+  mkdir -p "$1"
+  cp "$here"/wheel/part-* "$1/"
+}
+
+# Unpacks the wheel beside links to the NVIDIA packages: libmlx looks for them,
+# and its run-time compiler for their headers, in ../../nvidia.
+prepare() {
+  local site=${MLXCEL_GPU_SITE:-${TMPDIR:-/tmp}/mlxcel-gpu-site}
+  if [[ ! -e $site/ready ]]; then
+    mkdir -p "$site"
+    cat "${MLXCEL_WHEEL_PARTS:-$here/wheel}"/part-* >"$site/mlx.whl"
+    echo "$(cat "$here/wheel.sha256")  $site/mlx.whl" | sha256sum --check --quiet
+    python3 - "$site" <<'PYTHON'
+import pathlib, sys, zipfile
+site = pathlib.Path(sys.argv[1])
+zipfile.ZipFile(site / "mlx.whl").extractall(site)
+import nvidia
+for folder in nvidia.__path__:
+    link = site / "nvidia"
+    if not link.exists():
+        link.symlink_to(folder)
+PYTHON
+    rm "$site/mlx.whl"
+    touch "$site/ready"
+  fi
+  local libraries=$here/lib:$site/mlx/lib folder
+  for folder in "$site"/nvidia/*/lib; do
+    libraries+=:$folder
+  done
+  export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  if [[ -z ${CUDA_HOME:-} ]]; then
+    for folder in "$site/nvidia/cu13" /usr/local/cuda; do
+      if [[ -e $folder/include/cuda_fp16.h ]]; then
+        export CUDA_HOME=$folder
+        break
+      fi
+    done
+  fi
+  export MLXCEL_GRAPH_LIBRARY=$here/lib/mlxcel/libmlxcel_graph.so
+  export MLXCEL_FIXTURES=$here/fixtures
+  export PATH=$here/bin:$PATH
+}
+
+run() {
+  prepare
+  local status=0
+  "$here/bin/ops_tests" --gtest_brief=1 --gtest_filter='Graph*:Backends*' "$@" ||
+    status=1
+  "$here/bin/models_tests" --gtest_brief=1 --gtest_filter='*Graph*' "$@" ||
+    status=1
+  return $status
+}
+
+case ${1:-} in
+  pack | keep)
+    [[ $# == 2 ]] || { sed -n '2,16p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+    "$1" "$2"
+    ;;
+  run)
+    run "${@:2}"
+    ;;
+  exec)
+    prepare
+    exec "${@:2}"
+    ;;
+  *)
+    sed -n '2,16p' "${BASH_SOURCE[0]}" >&2
+    exit 2
+    ;;
+esac
