@@ -91,14 +91,18 @@ int64_t max_positions_of(const Config& config) {
   return 0;
 }
 
+bool wants_graph(const LoadOptions& options) {
+  return options.backend == BackendKind::graph ||
+         (options.backend == BackendKind::automatic && graph_backend_has_gpu());
+}
+
 std::unique_ptr<Backend> make_backend(
-    const LoadOptions& options, DType activation_dtype) {
+    const LoadOptions& options, bool graph, DType activation_dtype) {
   BackendOptions backend;
   backend.threads = options.threads;
   backend.prefill_int8 = options.prefill_int8;
   backend.activation_dtype = activation_dtype;
-  return options.backend == BackendKind::graph ? make_graph_backend(backend)
-                                               : make_cpu_backend(backend);
+  return graph ? make_graph_backend(backend) : make_cpu_backend(backend);
 }
 
 void check_dtype(const LoadOptions& options) {
@@ -152,20 +156,8 @@ LoadedModel load_model(const LoadOptions& options) {
 
   out.adapters = composition.loaded();
 
-  clock.begin("build");
-  out.activation_dtype =
-      options.dtype.value_or(activation_dtype_of(names, weights));
-  out.backend = make_backend(options, out.activation_dtype);
-  MatrixSource source(weights, out.config);
-  out.model = build_model(
-      family,
-      {.backend = *out.backend,
-       .names = names,
-       .source = source,
-       .cache_dtype = out.activation_dtype,
-       .terms = composition.take_terms()});
-
-  if (!lazy) {
+  bool graph = wants_graph(options);
+  auto read_in = [&] {
     clock.begin("materialize");
     std::vector<WeightTensor> used;
     for (const auto& [key, tensor] : weights) {
@@ -175,6 +167,27 @@ LoadedModel load_model(const LoadOptions& options) {
     }
     materialize(
         used, options.threads, [&](double done) { clock.advance(done); });
+  };
+  // The graph backend copies the weights while the model is built.
+  if (graph && !lazy) {
+    read_in();
+  }
+
+  clock.begin("build");
+  out.activation_dtype =
+      options.dtype.value_or(activation_dtype_of(names, weights));
+  out.backend = make_backend(options, graph, out.activation_dtype);
+  MatrixSource source(weights, out.config);
+  out.model = build_model(
+      family,
+      {.backend = *out.backend,
+       .names = names,
+       .source = source,
+       .cache_dtype = out.activation_dtype,
+       .terms = composition.take_terms()});
+
+  if (!graph && !lazy) {
+    read_in();
   }
   out.seconds = clock.finish();
   log_info(fmt::format("Model loaded in {:.2f} s", out.seconds));

@@ -8,8 +8,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 namespace mlxcel {
@@ -49,34 +49,13 @@ std::vector<fs::path> candidates() {
   return {lib / "mlxcel" / kLibrary, lib / kLibrary};
 }
 
-Library load_library() {
+fs::path find_library() {
   std::string looked;
   for (const fs::path& file : candidates()) {
-    if (file.has_parent_path() && !fs::exists(file)) {
-      looked += cat(looked.empty() ? "no file " : ", ", file.string());
-      continue;
+    if (!file.has_parent_path() || fs::exists(file)) {
+      return file;
     }
-    void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-      const char* reason = dlerror();
-      throw UsageError(
-          cat("cannot open the graph backend ", file.string()),
-          reason ? reason : "",
-          "install the MLX it was built with, or use --backend cpu");
-    }
-    void* make = dlsym(library, "mlxcel_make_graph_backend");
-    void* has_gpu = dlsym(library, "mlxcel_graph_has_gpu");
-    if (make && has_gpu) {
-      return {
-          reinterpret_cast<decltype(Library::make)>(make),
-          reinterpret_cast<decltype(Library::has_gpu)>(has_gpu)};
-    }
-    dlclose(library);
-    throw UsageError(
-        cat(file.string(), " is not a graph backend of mlxcel"),
-        cat("it has no function ",
-            make ? "mlxcel_graph_has_gpu" : "mlxcel_make_graph_backend"),
-        "set MLXCEL_GRAPH_LIBRARY to the library of this build");
+    looked += cat(looked.empty() ? "no file " : ", ", file.string());
   }
   throw UsageError(
       "the graph backend is not installed",
@@ -85,14 +64,40 @@ Library load_library() {
       "or use --backend cpu");
 }
 
+Library load_library(const fs::path& file) {
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    const char* reason = dlerror();
+    throw UsageError(
+        cat("cannot open the graph backend ", file.string()),
+        reason ? reason : "",
+        "install the MLX it was built with, or use --backend cpu");
+  }
+  void* make = dlsym(library, "mlxcel_make_graph_backend");
+  void* has_gpu = dlsym(library, "mlxcel_graph_has_gpu");
+  if (make && has_gpu) {
+    return {
+        reinterpret_cast<decltype(Library::make)>(make),
+        reinterpret_cast<decltype(Library::has_gpu)>(has_gpu)};
+  }
+  dlclose(library);
+  throw UsageError(
+      cat(file.string(), " is not a graph backend of mlxcel"),
+      cat("it has no function ",
+          make ? "mlxcel_graph_has_gpu" : "mlxcel_make_graph_backend"),
+      "set MLXCEL_GRAPH_LIBRARY to the library of this build");
+}
+
 const Library& library() {
   static std::mutex mutex;
-  static std::optional<Library> opened;  // stays open: MLX cannot be unloaded
+  static std::map<fs::path, Library> opened;  // MLX cannot be unloaded
+  fs::path file = find_library();
   std::lock_guard lock(mutex);
-  if (!opened) {
-    opened = load_library();
+  auto entry = opened.find(file);
+  if (entry == opened.end()) {
+    entry = opened.emplace(file, load_library(file)).first;
   }
-  return *opened;
+  return entry->second;
 }
 
 // Whether the system shows a GPU device at all.

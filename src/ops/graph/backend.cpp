@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 namespace mlxcel::graph {
 
@@ -259,14 +260,45 @@ class GraphBackend : public Backend {
 
 }  // namespace mlxcel::graph
 
+namespace {
+
+// Settings that MLX reads once from the environment; the user's own stay.
+void configure_mlx() {
+  // f32 means f32: without this the GPU rounds inputs of f32 products to 10
+  // bits of mantissa.
+  setenv("MLX_ENABLE_TF32", "0", 0);
+  // MLX keeps kernels that it compiles at run time in a shared temporary
+  // folder, where anybody could put others in their place.
+  namespace fs = std::filesystem;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  fs::path folder;
+  if (cache && *cache) {
+    folder = cache;
+  } else if (home && *home) {
+    folder = fs::path(home) / ".cache";
+  } else {
+    return;
+  }
+  folder /= "mlxcel/kernels";
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (!failed) {
+    fs::permissions(folder, fs::perms::owner_all, failed);
+    setenv("MLX_PTX_CACHE_DIR", folder.c_str(), 0);
+  }
+}
+
+}  // namespace
+
 // Makes the backend. Throws mlxcel::Error.
 extern "C" __attribute__((visibility("default"))) void
 mlxcel_make_graph_backend(
     const mlxcel::BackendOptions* options, mlxcel::Backend** out) {
-  // f32 means f32: without this the GPU rounds inputs of f32 products to 10
-  // bits of mantissa.
-  setenv("MLX_ENABLE_TF32", "0", 0);
   try {
+    if (mlx::core::is_available(mlx::core::Device::gpu)) {
+      configure_mlx();
+    }
     *out = new mlxcel::graph::GraphBackend(*options);
   } catch (const mlxcel::Error&) {
     throw;

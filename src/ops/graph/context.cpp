@@ -10,6 +10,9 @@ namespace mlxcel::graph {
 
 namespace {
 
+// Host copies of uploaded weights that MLX may keep for reuse.
+constexpr size_t kUploadScratch = size_t(1) << 30;
+
 mx::Device pick_device() {
   return mx::is_available(mx::Device::gpu) ? mx::Device(mx::Device::gpu)
                                            : mx::Device(mx::Device::cpu);
@@ -112,6 +115,9 @@ SharedArray Uploader::upload(const std::vector<const WeightTensor*>& parts) {
     array = mx::reshape(
         mx::slice(array, {0}, {int_of(int64_t(host.size()))}), shape);
     mx::eval(array);
+    if (mx::get_cache_memory() > kUploadScratch) {
+      mx::clear_cache();
+    }
   }
   auto shared = std::make_shared<const mx::array>(std::move(array));
   if (parts.size() == 1 && first.owner) {
