@@ -62,7 +62,8 @@ AttentionSpec grouped_query_attention(
   return attention;
 }
 
-Activation activation_from_name(const Config& config, std::string_view key) {
+Activation activation_from_name(
+    const Config& config, std::string_view key, std::string_view fallback) {
   // The names of transformers; gelu_new and gelu_fast are the tanh formula.
   static const std::vector<std::pair<std::string, Activation>> known = {
       {"silu", Activation::silu},
@@ -75,7 +76,7 @@ Activation activation_from_name(const Config& config, std::string_view key) {
       {"relu", Activation::relu},
       {"relu2", Activation::relu_squared},
   };
-  std::string name = config.get<std::string>(key);
+  std::string name = config.get_or(key, std::string(fallback));
   std::string names;
   for (const auto& [known_name, activation] : known) {
     if (name == known_name) {
@@ -89,10 +90,13 @@ Activation activation_from_name(const Config& config, std::string_view key) {
       cat("known: ", names));
 }
 
-MlpSpec gated_mlp(const Config& config, std::string_view act_key) {
+MlpSpec gated_mlp(
+    const Config& config,
+    std::string_view act_key,
+    std::string_view default_activation) {
   MlpSpec mlp;
   mlp.intermediate_size = config.get<int>("intermediate_size");
-  mlp.activation = activation_from_name(config, act_key);
+  mlp.activation = activation_from_name(config, act_key, default_activation);
   mlp.bias = config.get_or("mlp_bias", false) ? MlpBias::all : MlpBias::none;
   return mlp;
 }

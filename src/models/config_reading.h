@@ -20,13 +20,17 @@ HeadCounts head_counts(const Config& config);
 AttentionSpec grouped_query_attention(
     const Config& config, const RopeDefaults& rope = {});
 
-// Throws ConfigError that lists the known names.
-Activation activation_from_name(const Config& config, std::string_view key);
+// The activation that `key` names, or `fallback`, what the published class
+// takes without the key. Throws ConfigError that lists the known names.
+Activation activation_from_name(
+    const Config& config, std::string_view key, std::string_view fallback);
 
 // act(gate) * up with intermediate_size and the activation named by `act_key`;
 // mlp_bias gives all three projections a bias.
 MlpSpec gated_mlp(
-    const Config& config, std::string_view act_key = "hidden_act");
+    const Config& config,
+    std::string_view act_key = "hidden_act",
+    std::string_view default_activation = "silu");
 
 // Root-mean-square norm with rms_norm_eps.
 NormSpec rms_norm(const Config& config);

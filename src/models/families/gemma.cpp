@@ -14,7 +14,7 @@ DecoderSpec gemma_decoder(const Config& config) {
   BlockSpec block{
       .norm = norm,
       .attention = grouped_query_attention(config),
-      .mlp = gated_mlp(config)};
+      .mlp = gated_mlp(config, "hidden_act", "gelu_pytorch_tanh")};
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
   decoder.embedding_scale = std::sqrt(float(decoder.hidden_size));
   return decoder;

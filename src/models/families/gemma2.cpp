@@ -16,7 +16,7 @@ DecoderSpec gemma2_decoder(const Config& config) {
       .norms = NormPlacement::sandwich,
       .norm = norm,
       .attention = grouped_query_attention(config),
-      .mlp = gated_mlp(config, "hidden_activation")};
+      .mlp = gated_mlp(config, "hidden_activation", "gelu_pytorch_tanh")};
   block.attention.scale =
       1 / std::sqrt(config.get<float>("query_pre_attn_scalar"));
   block.attention.softcap = number_or_off(config, "attn_logit_softcapping", 50);

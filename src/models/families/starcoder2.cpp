@@ -15,7 +15,8 @@ DecoderSpec starcoder2_decoder(const Config& config) {
       .attention = grouped_query_attention(config),
       .mlp = {
           .intermediate_size = config.get<int>("intermediate_size"),
-          .activation = activation_from_name(config, "hidden_act"),
+          .activation =
+              activation_from_name(config, "hidden_act", "gelu_pytorch_tanh"),
           .kind = MlpKind::plain,
           .bias = bias ? MlpBias::all : MlpBias::none}};
   block.attention.bias = bias ? AttentionBias::all : AttentionBias::none;
