@@ -1,0 +1,135 @@
+// From the command line to a subcommand, and from errors to messages.
+#include "cli/command.h"
+#include "cli/console.h"
+#include "core/error.h"
+#include "io/mapped_file.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+namespace mlxcel::cli {
+
+namespace {
+
+void print_help() {
+  fmt::print(
+      "mlxcel runs language models from safetensors checkpoints.\n\n"
+      "Usage: mlxcel COMMAND [OPTIONS]\n\nCommands:\n");
+  for (const Command& command : commands()) {
+    fmt::print("  {:<14}{}\n", command.name, command.summary);
+  }
+  fmt::print(
+      "\nOptions:\n"
+      "  -h, --help    Print this help; after a command, that command's\n"
+      "  --version     Print the version\n\n"
+      "Without --model, commands use the default model, "
+      "SmolLM2-135M-Instruct.\n");
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      names.push_back("--" + name);
+    }
+  }
+  return names;
+}
+
+// CLI11's message as an error of ours, with the nearest option.
+UsageError usage_error(
+    const Command& command, const CLI::App& app, const CLI::ParseError& error) {
+  std::string help =
+      cat("see mlxcel ", command.name, " --help for the options");
+  if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
+    std::vector<std::string> extras = app.remaining();
+    std::string first = extras.empty() ? std::string() : extras.front();
+    bool option = first.starts_with("-");
+    std::string name = first.substr(0, first.find('='));
+    std::string near =
+        option ? did_you_mean(name, option_names(app)) : std::string();
+    return UsageError(
+        cat(option ? "unknown option " : "unexpected argument ",
+            option ? name : first),
+        cat("mlxcel ", command.name, " does not take it"),
+        near.empty() ? help : near + " " + help);
+  }
+  return UsageError(
+      cat("wrong command line for mlxcel ", command.name), error.what(), help);
+}
+
+int run_command(const Command& command, int argc, char** argv) {
+  CLI::App app(command.summary, cat("mlxcel ", command.name));
+  app.set_help_flag("-h,--help", "Print this help");
+  app.get_formatter()->column_width(34);
+  Action action = command.declare(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return kOk;
+  } catch (const CLI::ParseError& error) {
+    throw usage_error(command, app, error);
+  }
+  return action();
+}
+
+int dispatch(int argc, char** argv) {
+  std::string_view first = argc > 1 ? argv[1] : "--help";
+  if (first == "--help" || first == "-h" || first == "help") {
+    print_help();
+    return argc > 1 ? kOk : kUsage;
+  }
+  if (first == "--version" || first == "-V") {
+    fmt::print("mlxcel {}\n", MLXCEL_VERSION);
+    return kOk;
+  }
+  for (const Command& command : commands()) {
+    if (first == command.name) {
+      return run_command(command, argc - 1, argv + 1);
+    }
+  }
+  std::string near = did_you_mean(first, command_names());
+  throw UsageError(
+      cat(first.starts_with("-") ? "unknown option " : "unknown command ",
+          first),
+      near.empty() ? "mlxcel has no such command" : near,
+      "see mlxcel --help for the commands");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int code = kOk;
+  install_truncation_handler();
+  try {
+    code = dispatch(argc, argv);
+  } catch (const UsageError& error) {
+    print_error(error.what());
+    code = kUsage;
+  } catch (const Error& error) {
+    print_error(error.what());
+    code = kFailed;
+  } catch (const std::bad_alloc&) {
+    print_error(
+        "out of memory: an allocation failed\n"
+        "  use a smaller model, prompt or batch");
+    code = kFailed;
+  } catch (const std::exception& error) {
+    print_error(cat("unexpected failure: ", error.what()));
+    code = kFailed;
+  }
+  // A full disk or a closed pipe shows at the latest here.
+  if (std::fflush(stdout) != 0 && code == kOk) {
+    print_error(
+        "cannot write to standard output: the device is full or "
+        "closed");
+    code = kFailed;
+  }
+  return code;
+}
+
+}  // namespace mlxcel::cli

@@ -1,0 +1,327 @@
+// `mlxcel bench`: speed and memory of a model, beside what the machine can do.
+#include "cli/checkpoint_facts.h"
+#include "cli/command.h"
+#include "cli/console.h"
+#include "cli/machine_peak.h"
+#include "cli/model_options.h"
+#include "cli/model_store.h"
+#include "cli/random_checkpoint.h"
+#include "engine/engine.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+
+namespace mlxcel::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+struct BenchOptions {
+  ModelOptions model;
+  int prompt_tokens = 512;
+  int gen_tokens = 128;
+  int depth = 1;
+  int batch = 1;
+  int repeat = 5;
+  std::string shape;
+  int bits = 4;
+  std::string save;
+  bool json = false;
+};
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle]
+                                : (values[middle - 1] + values[middle]) / 2;
+}
+
+// Token ids spread over the vocabulary, other ones in each sequence.
+std::vector<int32_t> made_up_prompt(int count, int64_t vocab, int sequence) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    tokens.push_back(
+        int32_t((i * 7919 + int64_t(sequence) * 104729 + 11) % vocab));
+  }
+  return tokens;
+}
+
+struct Timing {
+  double prompt = 0;  // seconds until every sequence has its first token
+  double decode = 0;  // seconds from there to the end
+};
+
+Timing run_once(
+    Engine& engine,
+    const BenchOptions& options,
+    const std::vector<float>& scales,
+    int prompt_tokens,
+    int gen_tokens) {
+  std::vector<int64_t> ids;
+  for (int i = 0; i < options.batch; ++i) {
+    SequenceOptions sequence;
+    sequence.prompt = made_up_prompt(prompt_tokens, engine.vocab_size(), i);
+    sequence.max_tokens = gen_tokens;
+    sequence.adapter_scales = scales;
+    ids.push_back(engine.add(std::move(sequence)));
+  }
+  Timing timing;
+  Clock::time_point begin = Clock::now();
+  int started = 0;
+  while (!engine.idle()) {
+    for (const Event& event : engine.step()) {
+      if (event.finish == FinishReason::no_memory) {
+        throw Error(
+            "no memory is left for the KV cache",
+            "",
+            "give a smaller --batch or --prompt-tokens");
+      }
+    }
+    if (started < options.batch) {
+      started = int(std::count_if(ids.begin(), ids.end(), [&](int64_t id) {
+        return !engine.generated(id).empty();
+      }));
+      if (started == options.batch) {
+        timing.prompt = seconds_since(begin);
+        begin = Clock::now();
+      }
+    }
+  }
+  timing.decode = seconds_since(begin);
+  for (int64_t id : ids) {
+    engine.release(id);
+  }
+  return timing;
+}
+
+// Weights that a prompt row multiplies with, and bytes that a decode step
+// reads.
+struct Work {
+  double row_weights = 0;
+  double step_bytes = 0;
+};
+
+Work work_of(const CheckpointFacts& facts) {
+  Work work;
+  double hidden = facts.spec.hidden_size;
+  for (const BlockSpec& block : facts.spec.blocks) {
+    const HeadCounts& heads = block.attention.heads;
+    double attention = 2.0 * (heads.query + heads.key_value) * heads.dim;
+    double mlp = double(block.mlp.intermediate_size) *
+                 (block.mlp.kind == MlpKind::gated ? 3 : 2);
+    work.row_weights += hidden * (attention + mlp);
+  }
+  // A lookup reads one row of the table; a tied head reads it all.
+  work.step_bytes = double(facts.weight_bytes);
+  if (facts.spec.head == HeadKind::own) {
+    NameMap names(facts.family->names, facts.spec);
+    if (auto rows = names.locate("embedding", facts.weights)) {
+      for (const char* part : {".weight", ".scales", ".biases"}) {
+        const WeightTensor* tensor = facts.weights.find(rows->stem + part);
+        work.step_bytes -= tensor ? double(tensor->bytes) : 0;
+      }
+    }
+  }
+  return work;
+}
+
+struct Measured {
+  std::vector<double> prefill, decode, first_token;  // one a repetition
+  double load_seconds = 0;
+  uint64_t weight_bytes = 0, peak_memory = 0;
+  std::string backend;
+};
+
+Measured measure(const BenchOptions& options, const LoadOptions& load) {
+  Measured out;
+  Clock::time_point begin = Clock::now();
+  LoadedModel model = load_model(load);
+  clear_progress();
+  out.load_seconds = seconds_since(begin);
+  out.weight_bytes = model.weight_bytes;
+  out.backend = model.backend->description();
+  EngineOptions engine_options;
+  engine_options.max_sequences = options.batch;
+  Engine engine(*model.model, *model.backend, engine_options);
+  std::vector<float> scales = adapter_scales(load);
+  run_once(engine, options, scales, std::min(options.prompt_tokens, 64), 4);
+  for (int i = 0; i < options.repeat; ++i) {
+    Timing prefill =
+        run_once(engine, options, scales, options.prompt_tokens, 1);
+    out.first_token.push_back(prefill.prompt);
+    out.prefill.push_back(
+        double(options.batch) * options.prompt_tokens / prefill.prompt);
+    if (options.gen_tokens > 0) {
+      Timing decode = run_once(
+          engine, options, scales, options.depth, options.gen_tokens + 1);
+      out.decode.push_back(
+          double(options.batch) * options.gen_tokens / decode.decode);
+    }
+  }
+  out.peak_memory = peak_memory_bytes();
+  return out;
+}
+
+void report(
+    const BenchOptions& options,
+    const Measured& m,
+    const Work& work,
+    const MachinePeak& peak,
+    int threads) {
+  double prefill = median(m.prefill);
+  double decode = m.decode.empty() ? 0 : median(m.decode);
+  double compute_share = 2 * work.row_weights * prefill / peak.compute;
+  // The weights are read once for all sequences of a step.
+  double bandwidth_share =
+      work.step_bytes * decode / options.batch / peak.read_bandwidth;
+  if (options.json) {
+    nlohmann::ordered_json out = {
+        {"backend", m.backend},
+        {"threads", threads},
+        {"prompt_tokens", options.prompt_tokens},
+        {"gen_tokens", options.gen_tokens},
+        {"depth", options.depth},
+        {"batch", options.batch},
+        {"repeat", options.repeat},
+        {"prefill_tokens_per_second", prefill},
+        {"decode_tokens_per_second", decode},
+        {"time_to_first_token_seconds", median(m.first_token)},
+        {"load_seconds", m.load_seconds},
+        {"weights_bytes", m.weight_bytes},
+        {"peak_memory_bytes", m.peak_memory},
+        {"read_bandwidth_gb_per_second", peak.read_bandwidth / 1e9},
+        {"read_bandwidth_share", bandwidth_share},
+        {"compute_peak_gflop_per_second", peak.compute / 1e9},
+        {"compute_peak_kind", peak.compute_kind},
+        {"compute_peak_share", compute_share},
+        {"prefill_samples", m.prefill},
+        {"decode_samples", m.decode},
+    };
+    fmt::print("{}\n", out.dump(2));
+    return;
+  }
+  auto spread = [](const std::vector<double>& samples) {
+    auto [low, high] = std::minmax_element(samples.begin(), samples.end());
+    return fmt::format("{:.1f} to {:.1f}", *low, *high);
+  };
+  fmt::print("{}\n", m.backend);
+  fmt::print(
+      "prefill {:>6} tokens   {:>9.1f} tokens/s  ({})  {:.0f}% of the {} "
+      "peak of {:.0f} GFLOP/s\n",
+      options.prompt_tokens,
+      prefill,
+      spread(m.prefill),
+      100 * compute_share,
+      peak.compute_kind,
+      peak.compute / 1e9);
+  if (!m.decode.empty()) {
+    fmt::print(
+        "decode  {:>6} tokens   {:>9.1f} tokens/s  ({})  {:.0f}% of the read "
+        "bandwidth of {:.1f} GB/s\n",
+        options.gen_tokens,
+        decode,
+        spread(m.decode),
+        100 * bandwidth_share,
+        peak.read_bandwidth / 1e9);
+  }
+  fmt::print(
+      "first token after {:.1f} ms, loaded in {:.3f} s, weights {}, peak "
+      "memory {}\n",
+      1000 * median(m.first_token),
+      m.load_seconds,
+      format_bytes(double(m.weight_bytes)),
+      format_bytes(double(m.peak_memory)));
+}
+
+// A folder that goes with the object, when it is a temporary one.
+struct MadeCheckpoint {
+  fs::path folder;
+  bool temporary = false;
+  ~MadeCheckpoint() {
+    if (temporary) {
+      std::error_code error;
+      fs::remove_all(folder, error);
+    }
+  }
+};
+
+int run_bench(const BenchOptions& given) {
+  BenchOptions options = given;
+  MadeCheckpoint made;
+  if (!options.shape.empty()) {
+    if (!options.model.model.empty()) {
+      throw UsageError(
+          "both --model and --shape",
+          "--shape makes the model that is measured",
+          "give one of them");
+    }
+    made.temporary = options.save.empty();
+    made.folder = made.temporary ? fs::temp_directory_path() /
+                                       cat("mlxcel-bench-", getpid())
+                                 : fs::path(options.save);
+    print_note(
+        cat("Writing a random ",
+            options.shape,
+            " checkpoint to ",
+            made.folder.string()));
+    write_random_checkpoint(made.folder, options.shape, options.bits);
+    options.model.model = made.folder.string();
+  } else if (!options.save.empty()) {
+    throw UsageError(
+        "--save without --shape",
+        "there is no random checkpoint to keep",
+        "give --shape 1b or 8b too");
+  }
+  LoadOptions load = load_options(options.model);
+  Work work = work_of(read_checkpoint_facts(load.model));
+  Measured measured = measure(options, load);
+  ThreadPool pool(options.model.threads);
+  report(options, measured, work, measure_machine(pool), pool.size());
+  return kOk;
+}
+
+}  // namespace
+
+Action declare_bench(CLI::App& app) {
+  auto options = std::make_shared<BenchOptions>();
+  declare_model_options(app, options->model);
+  auto number = [&](const char* name, int& value, int least, const char* help) {
+    app.add_option(name, value, help)
+        ->capture_default_str()
+        ->check(CLI::Range(least, 1 << 24));
+  };
+  number("--prompt-tokens", options->prompt_tokens, 1, "Tokens to read");
+  number("--gen-tokens", options->gen_tokens, 0, "Tokens to generate");
+  number(
+      "--depth",
+      options->depth,
+      1,
+      "Tokens of context before the generated ones");
+  number("--batch", options->batch, 1, "Sequences at a time");
+  number("--repeat", options->repeat, 1, "Repetitions; the median counts");
+  app.add_option(
+         "--shape",
+         options->shape,
+         "Measure a random checkpoint of this shape: 1b, 8b")
+      ->type_name("NAME");
+  number("--bits", options->bits, 1, "Its bits a weight: 4, 8 or 16");
+  app.add_option("--save", options->save, "Keep the random checkpoint here")
+      ->type_name("DIR");
+  app.add_flag("--json", options->json, "Print JSON");
+  return [options] { return run_bench(*options); };
+}
+
+}  // namespace mlxcel::cli

@@ -1,0 +1,42 @@
+// The subcommands of the program: one file each, listed in commands.cpp.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace mlxcel::cli {
+
+// 130 is the shell's code for a program that Ctrl-C ended.
+enum ExitCode : int { kOk = 0, kFailed = 1, kUsage = 2, kInterrupted = 130 };
+
+// Runs after the options were parsed; returns the exit code.
+using Action = std::function<int()>;
+
+struct Command {
+  const char* name;
+  const char* summary;
+  Action (*declare)(CLI::App& app);  // adds the options
+};
+
+const std::vector<Command>& commands();
+std::vector<std::string> command_names();
+
+Action declare_generate(CLI::App& app);
+Action declare_run(CLI::App& app);
+Action declare_inspect(CLI::App& app);
+Action declare_arch(CLI::App& app);
+Action declare_logits(CLI::App& app);
+Action declare_perplexity(CLI::App& app);
+Action declare_bench(CLI::App& app);
+Action declare_import_gguf(CLI::App& app);
+Action declare_completions(CLI::App& app);
+
+// The whole program: parses, runs, and turns errors into messages.
+int main(int argc, char** argv);
+
+}  // namespace mlxcel::cli

@@ -1,0 +1,148 @@
+#include "cli/console.h"
+
+#include "core/error.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace mlxcel::cli {
+
+namespace {
+
+std::atomic<bool> interrupt_flag{false};
+bool progress_shown = false;
+
+void on_interrupt(int) {
+  if (interrupt_flag.exchange(true)) {
+    _exit(130);
+  }
+}
+
+}  // namespace
+
+void print_error(std::string_view message) {
+  clear_progress();
+  std::fflush(stdout);
+  fmt::print(stderr, "mlxcel: error: {}\n", message);
+}
+
+void print_warning(std::string_view message) {
+  clear_progress();
+  fmt::print(stderr, "mlxcel: warning: {}\n", message);
+}
+
+void print_note(std::string_view line) {
+  clear_progress();
+  fmt::print(stderr, "{}\n", line);
+}
+
+void write_out(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() ||
+      std::fflush(stdout) != 0) {
+    throw Error(
+        "cannot write to standard output",
+        std::strerror(errno),
+        "free space, or keep the reader of the pipe open");
+  }
+}
+
+std::function<void(std::string_view, double)> load_progress() {
+  if (!isatty(STDERR_FILENO) || std::getenv("MLXCEL_NO_PROGRESS")) {
+    return nullptr;
+  }
+  return [](std::string_view phase, double done) {
+    progress_shown = true;
+    fmt::print(stderr, "\r\033[K{} {:3.0f}%", phase, done * 100);
+    std::fflush(stderr);
+  };
+}
+
+void clear_progress() {
+  if (progress_shown) {
+    progress_shown = false;
+    fmt::print(stderr, "\r\033[K");
+    std::fflush(stderr);
+  }
+}
+
+const std::atomic<bool>& catch_interrupts() {
+  struct sigaction action = {};
+  action.sa_handler = on_interrupt;
+  sigemptyset(&action.sa_mask);
+  // No SA_RESTART: a read of the terminal has to return.
+  sigaction(SIGINT, &action, nullptr);
+  return interrupt_flag;
+}
+
+void clear_interrupt() {
+  interrupt_flag = false;
+}
+
+uint64_t peak_memory_bytes() {
+  // /proc resets the mark with the address space; getrusage keeps that of the
+  // program which started this one.
+  if (std::FILE* status = std::fopen("/proc/self/status", "r")) {
+    char line[256];
+    unsigned long long kib = 0;
+    while (std::fgets(line, sizeof line, status)) {
+      if (std::sscanf(line, "VmHWM: %llu kB", &kib) == 1) {
+        break;
+      }
+    }
+    std::fclose(status);
+    if (kib > 0) {
+      return kib * 1024;
+    }
+  }
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+#ifdef __APPLE__
+  return uint64_t(usage.ru_maxrss);
+#else
+  return uint64_t(usage.ru_maxrss) * 1024;
+#endif
+}
+
+std::string format_bytes(double bytes) {
+  const char* units[] = {"B", "kB", "MB", "GB", "TB"};
+  size_t unit = 0;
+  while (bytes >= 1000 && unit + 1 < std::size(units)) {
+    bytes /= 1000;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes)
+                   : fmt::format("{:.1f} {}", bytes, units[unit]);
+}
+
+std::string read_stdin() {
+  std::string text;
+  char buffer[65536];
+  for (;;) {
+    ssize_t count = read(STDIN_FILENO, buffer, sizeof buffer);
+    if (count < 0 && errno == EINTR && !interrupt_flag) {
+      continue;
+    }
+    if (count < 0) {
+      throw Error(
+          "cannot read standard input",
+          std::strerror(errno),
+          "give the prompt with --prompt");
+    }
+    if (count == 0) {
+      return text;
+    }
+    text.append(buffer, size_t(count));
+  }
+}
+
+bool stdin_is_terminal() {
+  return isatty(STDIN_FILENO) != 0;
+}
+
+}  // namespace mlxcel::cli

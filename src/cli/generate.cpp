@@ -1,0 +1,120 @@
+// `mlxcel generate`: one prompt, its answer on standard output, everything else
+// on standard error.
+#include "cli/command.h"
+#include "cli/console.h"
+#include "cli/memory_check.h"
+#include "cli/reasoning.h"
+#include "cli/sampling_options.h"
+#include "cli/session.h"
+#include "cli/unbuilt_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include <memory>
+#include <optional>
+
+namespace mlxcel::cli {
+
+namespace {
+
+struct GenerateOptions {
+  ModelOptions model;
+  ChatOptions chat;
+  SamplingOptions sampling;
+  UnbuiltOptions unbuilt;
+  std::optional<std::string> prompt;
+  bool estimate_memory = false;
+  bool no_memory_check = false;
+};
+
+std::string read_prompt(const GenerateOptions& options) {
+  if (options.prompt && *options.prompt != "-") {
+    return *options.prompt;
+  }
+  if (!options.prompt && stdin_is_terminal()) {
+    throw UsageError(
+        "no prompt",
+        "--prompt is not given and nothing is piped in",
+        "give --prompt TEXT, or start a chat with mlxcel run");
+  }
+  std::string text = read_stdin();
+  if (text.ends_with("\n")) {
+    text.pop_back();  // the line's end is not part of the prompt
+  }
+  return text;
+}
+
+int run_generate(const GenerateOptions& options) {
+  refuse_unbuilt(options.unbuilt);
+  check(options.sampling.params);
+  StopStrings valid(options.sampling.stops);
+  if (options.estimate_memory) {
+    print_memory_estimate(options.model, options.sampling.max_tokens);
+    return kOk;
+  }
+  std::string prompt = read_prompt(options);
+  if (!options.no_memory_check) {
+    check_memory(options.model, options.sampling.max_tokens);
+  }
+  const std::atomic<bool>& interrupted = catch_interrupts();
+  Session session = open_session(options.model, options.chat);
+
+  GenerateRequest request;
+  bool chat = session.chat_template != nullptr;
+  std::string rendered = prompt;
+  if (chat) {
+    nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+    if (!options.chat.system.empty()) {
+      messages.push_back(
+          {{"role", "system"}, {"content", options.chat.system}});
+    }
+    messages.push_back({{"role", "user"}, {"content", prompt}});
+    rendered = session.render(messages);
+    request.sequence.prompt = session.encode(rendered, PromptKind::chat);
+  } else {
+    request.sequence.prompt = session.encode(prompt, PromptKind::plain);
+  }
+  request.sequence.max_tokens = options.sampling.max_tokens;
+  request.sequence.eos = session.eos;
+  request.sequence.sampling =
+      sampling_params(options.sampling, *session.tokenizer);
+  request.sequence.adapter_scales = session.adapter_scales;
+  request.stops = options.sampling.stops;
+  request.cancel = &interrupted;
+  ReasoningFilter filter(chat && !options.chat.show_reasoning, rendered);
+  request.on_text = [&](std::string_view piece) {
+    write_out(filter.push(piece));
+  };
+  GenerateResult result =
+      generate(*session.engine, *session.tokenizer, std::move(request));
+  write_out(filter.finish());
+  write_out("\n");
+  print_note(speed_line(result));
+  return result.stop == StopKind::cancelled ? kInterrupted : kOk;
+}
+
+}  // namespace
+
+Action declare_generate(CLI::App& app) {
+  auto options = std::make_shared<GenerateOptions>();
+  app.add_option(
+         "-p,--prompt",
+         options->prompt,
+         "What to answer; - or none reads standard input")
+      ->type_name("TEXT");
+  declare_model_options(app, options->model);
+  declare_chat_options(app, options->chat);
+  declare_sampling_options(app, options->sampling);
+  app.add_flag(
+      "--estimate-memory",
+      options->estimate_memory,
+      "Print the memory a run would need, and stop");
+  app.add_flag(
+      "--no-memory-check,--force",
+      options->no_memory_check,
+      "Start even when the estimate exceeds the free memory");
+  options->unbuilt = declare_unbuilt_options(app);
+  return [options] { return run_generate(*options); };
+}
+
+}  // namespace mlxcel::cli

@@ -1,0 +1,106 @@
+#include "cli/memory_check.h"
+
+#include "cli/checkpoint_facts.h"
+#include "cli/console.h"
+#include "cli/model_store.h"
+#include "core/thread_pool.h"
+#include "io/safetensors.h"
+
+#include <algorithm>
+
+namespace mlxcel::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Positions that a prompt may take beside the answer, and an answer without a
+// limit.
+constexpr int64_t kPromptAllowance = 512, kOpenAnswer = 4096;
+
+// Bytes of the base weights that fused adapters copy, and of the live ones.
+uint64_t adapter_bytes(
+    const ModelOptions& options, const CheckpointFacts& facts) {
+  uint64_t bytes = 0;
+  for (const AdapterRequest& adapter : options.adapters) {
+    fs::path file = adapter.folder / "adapters.safetensors";
+    if (!fs::exists(file)) {
+      file = adapter.folder / "adapter_model.safetensors";
+    }
+    if (!fs::exists(file)) {
+      continue;  // the loader refuses it with a message of its own
+    }
+    for (const TensorEntry& tensor : read_safetensors_header(file).tensors) {
+      size_t dot = tensor.name.rfind(".lora_a");
+      if (!adapter.fuse && !options.lora_fuse) {
+        bytes += tensor.end - tensor.begin;
+      } else if (dot != std::string::npos) {
+        const WeightTensor* base =
+            facts.weights.find(tensor.name.substr(0, dot) + ".weight");
+        bytes += base ? base->bytes : 0;
+      }
+    }
+  }
+  return bytes;
+}
+
+MemoryEstimate estimate(const ModelOptions& options, int64_t max_tokens) {
+  CheckpointFacts facts = read_checkpoint_facts(find_model(options.model));
+  MemoryUse use;
+  use.weight_bytes = facts.weight_bytes + adapter_bytes(options, facts);
+  use.activation_dtype = options.dtype.empty()
+                             ? facts.activation_dtype
+                             : parse_activation_dtype(options.dtype);
+  use.context = kPromptAllowance + (max_tokens < 0 ? kOpenAnswer : max_tokens);
+  if (facts.max_positions > 0) {
+    use.context = std::min(use.context, facts.max_positions);
+  }
+  use.threads = options.threads > 0 ? options.threads : available_cpus();
+  return estimate_memory(facts.spec, use);
+}
+
+}  // namespace
+
+void print_memory_estimate(const ModelOptions& options, int64_t max_tokens) {
+  MemoryEstimate e = estimate(options, max_tokens);
+  fmt::print(
+      "Estimated memory: {} (weights {}, KV cache {}, activations {}, "
+      "headroom {})\nAvailable memory: {}\n",
+      format_bytes(double(e.total())),
+      format_bytes(double(e.weights)),
+      format_bytes(double(e.kv_cache)),
+      format_bytes(double(e.activations)),
+      format_bytes(double(e.headroom)),
+      format_bytes(double(available_memory())));
+}
+
+void check_memory(const ModelOptions& options, int64_t max_tokens) {
+  uint64_t available = available_memory();
+  fs::path folder = checkpoint_folder(find_model(options.model));
+  // A folder far smaller than the free memory needs no closer look.
+  uint64_t files = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    std::error_code error;
+    uint64_t size = entry.is_regular_file(error) ? entry.file_size(error) : 0;
+    files += error ? 0 : size;
+  }
+  if (available == 0 || files < available / 8) {
+    return;
+  }
+  uint64_t needed = estimate(options, max_tokens).total();
+  double factor = headroom_factor();
+  if (double(needed) * factor > double(available)) {
+    throw Error(
+        "not enough memory",
+        fmt::format(
+            "the model needs about {} and {} times that should be free, but "
+            "{} is",
+            format_bytes(double(needed)),
+            factor,
+            format_bytes(double(available))),
+        "free memory, take a smaller model or --max-tokens, or give "
+        "--no-memory-check to try it");
+  }
+}
+
+}  // namespace mlxcel::cli

@@ -1,0 +1,187 @@
+#include "cli/model_options.h"
+
+#include "cli/console.h"
+#include "cli/model_store.h"
+
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+#include <cmath>
+
+namespace mlxcel::cli {
+
+namespace {
+
+float parse_scale(const std::string& flag, const std::string& entry) {
+  size_t colon = entry.rfind(':');
+  std::string_view text;
+  if (colon != std::string::npos) {
+    text = std::string_view(entry).substr(colon + 1);
+  }
+  if (text.starts_with("+")) {
+    text.remove_prefix(1);
+  }
+  float scale = 0;
+  auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), scale);
+  if (text.empty() || error != std::errc() ||
+      end != text.data() + text.size() || !std::isfinite(scale)) {
+    throw UsageError(
+        cat("wrong scale in ", flag, " ", entry),
+        text.empty() ? "there is no number after a last colon"
+                     : cat("'", text, "' is not a finite number"),
+        cat("write ", flag, " DIR:SCALE, for example ./my-adapter:0.5"));
+  }
+  return scale;
+}
+
+}  // namespace
+
+std::vector<AdapterRequest> parse_adapters(
+    const std::string& flag, const std::string& list, bool scaled, bool fuse) {
+  std::vector<AdapterRequest> out;
+  size_t begin = 0;
+  while (begin <= list.size()) {
+    size_t end = std::min(list.find(',', begin), list.size());
+    std::string entry = list.substr(begin, end - begin);
+    begin = end + 1;
+    AdapterRequest request;
+    request.fuse = fuse;
+    request.folder = entry;
+    if (scaled) {
+      request.scale = parse_scale(flag, entry);
+      request.folder = entry.substr(0, entry.rfind(':'));
+    }
+    if (request.folder.empty()) {
+      throw UsageError(
+          cat("wrong list for ", flag),
+          cat("'", list, "' has an entry without a folder"),
+          cat("write ", flag, scaled ? " DIR:SCALE,DIR:SCALE" : " DIR,DIR"));
+    }
+    out.push_back(std::move(request));
+  }
+  return out;
+}
+
+void declare_model_path(CLI::App& app, ModelOptions& options) {
+  app.add_option(
+         "-m,--model",
+         options.model,
+         "Checkpoint folder, or a name in the model store; without it the "
+         "default model")
+      ->type_name("DIR");
+}
+
+void declare_model_options(CLI::App& app, ModelOptions& options) {
+  declare_model_path(app, options);
+  auto adapter_flag =
+      [&](const char* name, bool scaled, bool fuse, const char* help) {
+        app.add_option_function<std::string>(
+               name,
+               [&options, flag = std::string(name), scaled, fuse](
+                   const std::string& list) {
+                 for (AdapterRequest& request :
+                      parse_adapters(flag, list, scaled, fuse)) {
+                   options.adapters.push_back(std::move(request));
+                 }
+               },
+               help)
+            ->type_name(scaled ? "DIR:SCALE,..." : "DIR,...")
+            ->trigger_on_parse()
+            ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+            ->group("Adapters");
+      };
+  adapter_flag(
+      "--adapter", false, true, "LoRA adapters to fuse into the weights");
+  adapter_flag(
+      "--lora", false, false, "LoRA adapters to keep unfused, scale 1");
+  adapter_flag(
+      "--lora-scaled",
+      true,
+      false,
+      "Unfused LoRA adapters, each with a scale after its last colon");
+  app.add_flag(
+         "--lora-fuse",
+         options.lora_fuse,
+         "Fuse the adapters of --lora and --lora-scaled too")
+      ->group("Adapters");
+  app.add_option(
+         "--surgery",
+         options.surgery,
+         "YAML recipe applied to the weights before adapters "
+         "[env MLXCEL_SURGERY]")
+      ->type_name("FILE")
+      ->group("Adapters");
+
+  auto device = [](CLI::Option* option) { option->group("Device"); };
+  device(app.add_option(
+                "--backend",
+                options.backend,
+                "cpu, graph (MLX), or auto for what suits the machine")
+             ->check(CLI::IsMember({"auto", "cpu", "graph"})));
+  device(app.add_option(
+                "--dtype",
+                options.dtype,
+                "Activations: f32, f16 or bf16; default the checkpoint's")
+             ->check(CLI::IsMember({"f32", "f16", "bf16"})));
+  device(app.add_option(
+                "--threads",
+                options.threads,
+                "CPU threads; 0 for all this process may use")
+             ->check(CLI::Range(0, 4096)));
+  device(app.add_flag(
+      "--no-mmap", options.no_mmap, "Read the weights into memory"));
+  device(app.add_flag(
+      "--mlock", options.mlock, "Keep the weights from being swapped out"));
+  device(app.add_flag(
+      "--prefill-int8",
+      options.prefill_int8,
+      "8-bit activations while reading prompts: faster, less exact"));
+  device(app.add_flag(
+      "--deterministic",
+      options.deterministic,
+      "Same bits however a conversation is cut: cached answers are read "
+      "again"));
+}
+
+DType parse_activation_dtype(const std::string& name) {
+  return name == "f32" ? DType::f32 : name == "f16" ? DType::f16 : DType::bf16;
+}
+
+LoadOptions load_options(const ModelOptions& options) {
+  LoadOptions load;
+  load.model = find_model(options.model);
+  load.backend = options.backend == "cpu"     ? BackendKind::cpu
+                 : options.backend == "graph" ? BackendKind::graph
+                                              : BackendKind::automatic;
+  if (!options.dtype.empty()) {
+    load.dtype = parse_activation_dtype(options.dtype);
+  }
+  load.threads = options.threads;
+  load.mmap = !options.no_mmap;
+  load.mlock = options.mlock;
+  load.prefill_int8 = options.prefill_int8;
+  load.adapters = options.adapters;
+  if (options.lora_fuse) {
+    for (AdapterRequest& adapter : load.adapters) {
+      adapter.fuse = true;
+    }
+  }
+  if (!options.surgery.empty()) {
+    load.surgery = options.surgery;
+  }
+  load.progress = load_progress();
+  return load;
+}
+
+std::vector<float> adapter_scales(const LoadOptions& options) {
+  std::vector<float> scales;
+  bool live = false;
+  for (const AdapterRequest& adapter : options.adapters) {
+    scales.push_back(adapter.fuse ? 0.f : adapter.scale);
+    live = live || !adapter.fuse;
+  }
+  return live ? scales : std::vector<float>();
+}
+
+}  // namespace mlxcel::cli

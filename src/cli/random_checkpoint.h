@@ -1,0 +1,15 @@
+// Checkpoints of known shapes with random weights, for measurements.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace mlxcel::cli {
+
+// shape: 1b or 8b (the Llama 3 sizes). bits: 4 or 8 (affine, groups of 64) or
+// 16 (bf16). Writes config.json and sharded safetensors into the folder, which
+// must be empty or absent. Throws UsageError for what cannot be made.
+void write_random_checkpoint(
+    const std::filesystem::path& folder, const std::string& shape, int bits);
+
+}  // namespace mlxcel::cli

@@ -1,0 +1,115 @@
+#include "cli/session.h"
+
+#include "cli/console.h"
+#include "core/log.h"
+#include "io/checkpoint.h"
+
+#include <CLI/CLI.hpp>
+
+#include <future>
+
+namespace mlxcel::cli {
+
+namespace {
+
+nlohmann::ordered_json parse_kwargs(const std::string& text) {
+  if (text.empty()) {
+    return nlohmann::ordered_json::object();
+  }
+  nlohmann::ordered_json kwargs =
+      nlohmann::ordered_json::parse(text, nullptr, false);
+  if (!kwargs.is_object()) {
+    throw UsageError(
+        "wrong --chat-template-kwargs",
+        cat("'", text, "' is no JSON object"),
+        "write for example --chat-template-kwargs "
+        "'{\"enable_thinking\": false}'");
+  }
+  return kwargs;
+}
+
+}  // namespace
+
+void declare_chat_options(CLI::App& app, ChatOptions& options) {
+  auto group = [](CLI::Option* option) { option->group("Text"); };
+  group(app.add_flag(
+      "--no-chat-template",
+      options.no_chat_template,
+      "Take the prompt as it is"));
+  group(app.add_option(
+               "--system",
+               options.system,
+               "A system message before the conversation")
+            ->type_name("TEXT"));
+  group(app.add_option(
+               "--chat-template-kwargs",
+               options.template_kwargs,
+               "Variables for the chat template, a JSON object")
+            ->type_name("JSON"));
+  group(app.add_flag(
+      "--show-reasoning",
+      options.show_reasoning,
+      "Print what the model thinks before its answer too"));
+}
+
+Session open_session(const ModelOptions& options, const ChatOptions& chat) {
+  Session session;
+  session.template_kwargs = parse_kwargs(chat.template_kwargs);
+  LoadOptions load = load_options(options);
+  session.adapter_scales = adapter_scales(load);
+  std::filesystem::path folder = checkpoint_folder(load.model);
+
+  // The text side needs about as long as a small model's weights.
+  auto text = std::async(std::launch::async, [&] {
+    session.tokenizer = Tokenizer::load(folder);
+    if (!chat.no_chat_template) {
+      session.chat_template = ChatTemplate::load(folder);
+    }
+  });
+  session.model = load_model(load);
+  clear_progress();
+  text.get();
+  session.eos =
+      eos_ids(session.model.config.json(), folder, session.tokenizer.get());
+
+  EngineOptions engine;
+  engine.max_positions = session.model.max_positions;
+  engine.reuse_generated = !options.deterministic;
+  session.engine = std::make_unique<Engine>(
+      *session.model.model, *session.model.backend, engine);
+  return session;
+}
+
+std::string Session::render(const nlohmann::ordered_json& messages) const {
+  ChatTemplate::Input input;
+  input.messages = &messages;
+  input.kwargs = &template_kwargs;
+  return chat_template->render(input);
+}
+
+std::vector<int32_t> Session::encode(
+    const std::string& prompt, PromptKind kind) const {
+  std::string warning;
+  std::vector<int32_t> ids = encode_prompt(*tokenizer, prompt, kind, &warning);
+  if (!warning.empty()) {
+    log_warning(warning);
+  }
+  return ids;
+}
+
+std::string speed_line(const GenerateResult& r) {
+  auto rate = [](double count, double seconds) {
+    return seconds > 0 ? count / seconds : 0.0;
+  };
+  // The first token belongs to the prompt's time: the rest were decoded.
+  return fmt::format(
+      "Prompt: {} tokens, {:.1f} tokens/s | Answer: {} tokens, {:.1f} "
+      "tokens/s | Peak memory: {}",
+      r.prompt_tokens,
+      rate(double(r.prompt_tokens - r.cached_tokens), r.prompt_seconds),
+      r.generated_tokens,
+      rate(double(r.generated_tokens - 1), r.decode_seconds),
+      format_bytes(double(peak_memory_bytes())));
+}
+
+}  // namespace mlxcel::cli

@@ -1,0 +1,299 @@
+#include "cli/command.h"
+#include "cli/run_program.h"
+#include "io/safetensors.h"
+#include "support/fixtures.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+namespace mlxcel::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+template <typename T>
+void set_tensor(
+    WeightMap& map,
+    const std::string& key,
+    DType dtype,
+    Shape shape,
+    const std::vector<T>& values) {
+  std::byte* data = nullptr;
+  WeightTensor tensor = make_weight(dtype, std::move(shape), &data);
+  std::memcpy(data, values.data(), tensor.bytes);
+  map.set(key, tensor);
+}
+
+template <typename T>
+std::vector<T> values_of(const WeightMap& map, const std::string& key) {
+  const WeightTensor& tensor = map.at(key);
+  std::vector<T> values(tensor.bytes / sizeof(T));
+  std::memcpy(values.data(), tensor.data, tensor.bytes);
+  return values;
+}
+
+TEST(Program, HelpListsEveryCommandAndEveryCommandHasHelp) {
+  ProgramResult help = run_program({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const std::string& name : cli::command_names()) {
+    EXPECT_THAT(help.out, HasSubstr("  " + name + " "));
+    ProgramResult own = run_program({name, "--help"});
+    EXPECT_EQ(own.exit_code, 0) << name;
+    EXPECT_THAT(own.out, HasSubstr("Usage: mlxcel " + name)) << name;
+    EXPECT_EQ(own.err, "") << name;
+  }
+  EXPECT_EQ(run_program({}).exit_code, 2);
+  EXPECT_THAT(run_program({"--version"}).out, StartsWith("mlxcel "));
+}
+
+TEST(Program, UnknownCommandsListNearNames) {
+  ProgramResult got = run_program({"generat"});
+  EXPECT_EQ(got.exit_code, 2);
+  EXPECT_EQ(got.out, "");
+  EXPECT_EQ(
+      got.err,
+      "mlxcel: error: unknown command generat: did you mean generate?\n"
+      "  see mlxcel --help for the commands\n");
+}
+
+TEST(Completions, ExistForEachShellAndNameTheFlags) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    ProgramResult got = run_program({"completions", shell});
+    EXPECT_EQ(got.exit_code, 0);
+    EXPECT_THAT(got.out, HasSubstr("max-tokens"));
+    EXPECT_THAT(got.out, HasSubstr("perplexity"));
+    EXPECT_THAT(got.out, ::testing::Not(HasSubstr("draft-model")));
+  }
+  EXPECT_EQ(run_program({"completions", "tcsh"}).exit_code, 2);
+}
+
+TEST(Arch, ListsTheFamilies) {
+  ProgramResult got = run_program({"arch"});
+  EXPECT_EQ(got.exit_code, 0);
+  EXPECT_THAT(got.out, HasSubstr("llama"));
+  nlohmann::json list =
+      nlohmann::json::parse(run_program({"arch", "--json"}).out);
+  EXPECT_GE(list.size(), 10u);
+  std::string model = fixture_root() / "text/qwen2_tied/model";
+  EXPECT_THAT(run_program({"arch", model}).out, HasSubstr("qwen2"));
+}
+
+TEST(Inspect, CountsTheBytesOfTheFilesTensors) {
+  // 4 bits, with other groups in some layers: a uniform model has other sizes.
+  std::string model = fixture_root() / "quant/mixed_override_group_size/model";
+  uint64_t expected =
+      read_safetensors(model + "/model.safetensors").tensors.total_bytes();
+  ProgramResult got = run_program({"inspect", "--model", model, "--json"});
+  ASSERT_EQ(got.exit_code, 0) << got.err;
+  nlohmann::json json = nlohmann::json::parse(got.out);
+  EXPECT_EQ(json["weights_bytes"], expected);
+  EXPECT_EQ(
+      json["total_bytes"].get<uint64_t>(),
+      json["weights_bytes"].get<uint64_t>() +
+          json["kv_bytes_total"].get<uint64_t>() +
+          json["activation_bytes"].get<uint64_t>() +
+          json["headroom_bytes"].get<uint64_t>());
+  EXPECT_GT(json["budget_bytes"].get<uint64_t>(), 0u);
+  EXPECT_EQ(json["context"], 8192);
+  EXPECT_THAT(run_program({"inspect", model}).out, HasSubstr("KV cache"));
+}
+
+TEST(Inspect, TheKvCacheGrowsWithContextAndBatch) {
+  std::string model = fixture_root() / "text/llama_base/model";
+  auto kv = [&](const char* context, const char* batch) {
+    ProgramResult got = run_program(
+        {"inspect",
+         "--model",
+         model,
+         "--json",
+         "-n",
+         context,
+         "--batch",
+         batch});
+    return nlohmann::json::parse(got.out)["kv_bytes_total"].get<uint64_t>();
+  };
+  std::ifstream file(model + "/config.json");
+  nlohmann::json config = nlohmann::json::parse(file);
+  uint64_t heads = config["num_key_value_heads"];
+  uint64_t dim = config.value(
+      "head_dim",
+      config["hidden_size"].get<int>() /
+          config["num_attention_heads"].get<int>());
+  uint64_t layers = config["num_hidden_layers"];
+  // f32 keys and values of every position.
+  EXPECT_EQ(kv("640", "1"), 640 * layers * heads * dim * 2 * 4);
+  EXPECT_EQ(kv("640", "3"), 3 * kv("640", "1"));
+}
+
+struct LogitsTest : ::testing::Test {
+  TemporaryFolder folder;
+  std::string model = fixture_root() / "text/llama_base/model";
+
+  ProgramResult run(
+      const WeightMap& input, std::vector<std::string> more = {}) {
+    write_safetensors(folder.path("in.safetensors"), input);
+    std::vector<std::string> arguments = {
+        "logits",
+        "--model",
+        model,
+        "--input",
+        folder.path("in.safetensors"),
+        "--output",
+        folder.path("out.safetensors")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_program(arguments);
+  }
+  WeightMap output() {
+    return read_safetensors(folder.path("out.safetensors")).tensors;
+  }
+};
+
+TEST_F(LogitsTest, EqualsTheReference) {
+  WeightMap expected =
+      read_safetensors(fixture_root() / "text/llama_base/expected.safetensors")
+          .tensors;
+  std::vector<int32_t> ids;
+  const WeightTensor& given = expected.at("input_ids");
+  if (given.dtype == DType::i64) {
+    for (int64_t id : values_of<int64_t>(expected, "input_ids")) {
+      ids.push_back(int32_t(id));
+    }
+  } else {
+    ids = values_of<int32_t>(expected, "input_ids");
+  }
+  WeightMap input;
+  set_tensor(input, "input_ids", DType::i32, {1, int64_t(ids.size())}, ids);
+  ProgramResult got = run(input, {"--max-tokens", "4"});
+  ASSERT_EQ(got.exit_code, 0) << got.err;
+  WeightMap out = output();
+  std::vector<float> want = values_of<float>(expected, "logits");
+  std::vector<float> have = values_of<float>(out, "logits");
+  ASSERT_EQ(have.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_NEAR(have[i], want[i], 2e-3) << i;
+  }
+  EXPECT_EQ(out.at("greedy").shape, (Shape{1, 4}));
+}
+
+TEST_F(LogitsTest, PaddedRowsAndChunksDoNotChangeTheResult) {
+  WeightMap input;
+  set_tensor<int32_t>(
+      input,
+      "input_ids",
+      DType::i32,
+      {2, 6},
+      {5, 6, 7, 8, 9, 10, 5, 6, 7, 0, 0, 0});
+  set_tensor<int32_t>(input, "lengths", DType::i32, {2}, {6, 3});
+  ASSERT_EQ(run(input).exit_code, 0);
+  WeightMap both = output();
+  size_t vocab = size_t(both.at("logits").dim(2));
+  std::vector<float> whole = values_of<float>(both, "logits");
+  for (size_t i = 0; i < 3 * vocab; ++i) {
+    ASSERT_EQ(whole[i], whole[6 * vocab + i]) << i;  // the common beginning
+    ASSERT_EQ(whole[9 * vocab + i], 0) << i;         // padding
+  }
+  ASSERT_EQ(run(input, {"--prefill-chunk", "2"}).exit_code, 0);
+  EXPECT_EQ(values_of<float>(output(), "logits"), whole);
+}
+
+TEST_F(LogitsTest, RefusesInputsByName) {
+  WeightMap none;
+  set_tensor<int32_t>(none, "ids", DType::i32, {1, 1}, {1});
+  ProgramResult got = run(none);
+  EXPECT_EQ(got.exit_code, 1);
+  EXPECT_THAT(got.err, HasSubstr("no tensor input_ids"));
+
+  WeightMap wrong;
+  set_tensor<int64_t>(wrong, "input_ids", DType::i64, {1, 1}, {1});
+  EXPECT_THAT(run(wrong).err, HasSubstr("wrong input tensor input_ids"));
+
+  WeightMap outside;
+  set_tensor<int32_t>(outside, "input_ids", DType::i32, {1, 1}, {1 << 30});
+  EXPECT_THAT(run(outside).err, HasSubstr("outside the vocabulary"));
+
+  WeightMap lengths;
+  set_tensor<int32_t>(lengths, "input_ids", DType::i32, {1, 2}, {1, 2});
+  set_tensor<int32_t>(lengths, "lengths", DType::i32, {1}, {3});
+  EXPECT_THAT(run(lengths).err, HasSubstr("lengths[0]"));
+
+  WeightMap scales;
+  set_tensor<int32_t>(scales, "input_ids", DType::i32, {1, 2}, {1, 2});
+  set_tensor<float>(scales, "adapter_scales", DType::f32, {1, 1}, {1});
+  EXPECT_THAT(run(scales).err, HasSubstr("adapter_scales"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path("out.safetensors")));
+}
+
+TEST(Perplexity, ScoresATextAndComparesItWithItself) {
+  TemporaryFolder folder;
+  std::string model = fixture_root() / "lora/bases/llama_untied_f32";
+  std::ofstream(folder.path("text")) << "Some text to score, long enough.";
+  std::vector<std::string> base = {
+      "perplexity",
+      "--model",
+      model,
+      "--text",
+      folder.path("text"),
+      "--json",
+      "--ctx",
+      "16"};
+  std::vector<std::string> save = base, compare = base;
+  save.insert(save.end(), {"--save-logits", folder.path("base")});
+  compare.insert(compare.end(), {"--kl-base", folder.path("base")});
+  ProgramResult got = run_program(save);
+  ASSERT_EQ(got.exit_code, 0) << got.err;
+  nlohmann::json first = nlohmann::json::parse(got.out);
+  EXPECT_EQ(first["tokens"], 32);
+  EXPECT_EQ(first["predicted"], 30);
+  EXPECT_GT(first["perplexity"].get<double>(), 1);
+  got = run_program(compare);
+  ASSERT_EQ(got.exit_code, 0) << got.err;
+  nlohmann::json second = nlohmann::json::parse(got.out);
+  EXPECT_NEAR(second["mean_kl"].get<double>(), 0, 1e-12);
+  EXPECT_EQ(second["top1_agreement"], 1);
+
+  compare[compare.size() - 3] = "8";
+  got = run_program(compare);
+  EXPECT_EQ(got.exit_code, 2);
+  EXPECT_THAT(got.err, HasSubstr("saved logits of another text"));
+}
+
+TEST(Bench, ReportsSpeedAsJson) {
+  std::string model = fixture_root() / "text/llama_base/model";
+  ProgramResult got = run_program(
+      {"bench",
+       "--model",
+       model,
+       "--prompt-tokens",
+       "8",
+       "--gen-tokens",
+       "4",
+       "--repeat",
+       "2",
+       "--batch",
+       "2",
+       "--json"});
+  ASSERT_EQ(got.exit_code, 0) << got.err;
+  nlohmann::json json = nlohmann::json::parse(got.out);
+  EXPECT_GT(json["prefill_tokens_per_second"].get<double>(), 0);
+  EXPECT_EQ(json["decode_samples"].size(), 2u);
+  EXPECT_GT(json["read_bandwidth_gb_per_second"].get<double>(), 0);
+}
+
+TEST(Bench, RefusesShapesItCannotMake) {
+  ProgramResult got = run_program({"bench", "--shape", "moe"});
+  EXPECT_EQ(got.exit_code, 2);
+  EXPECT_THAT(got.err, HasSubstr("--shape moe is not built yet"));
+  EXPECT_EQ(run_program({"bench", "--shape", "2b"}).exit_code, 2);
+  EXPECT_EQ(
+      run_program({"bench", "--shape", "1b", "--bits", "5"}).exit_code, 2);
+  EXPECT_EQ(run_program({"bench", "--save", "x"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace mlxcel::testing
