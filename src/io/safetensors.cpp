@@ -223,6 +223,9 @@ SafetensorsHeader parse_safetensors_header(
           parse_entry(name, fields, kLengthBytes + length, file_bytes, file));
       continue;
     }
+    if (fields.is_null()) {
+      continue;  // MLX writes it so when there is none
+    }
     if (!fields.is_object()) {
       refuse(file, "__metadata__ is not an object");
     }
