@@ -4,6 +4,7 @@
 #include "graph_support.h"
 
 #include <numbers>
+#include <thread>
 
 namespace mlxcel::testing {
 namespace {
@@ -395,6 +396,26 @@ TEST(GraphAdd, ScalesTheSecond) {
       tensor_of(*backend, y, 8),
       0.22f);
   expect_near(read_back(*backend, sum), expected, 1e-6);
+}
+
+TEST(GraphBackend, WorksFromAnyThread) {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Linear> linear;
+  Matrix matrix = affine_matrix(16, 64, 4, 32, DType::f32);
+  std::thread([&] {
+    backend = graph_backend();
+    linear = linear_of(*backend, {matrix});
+  }).join();
+  Values x = random_values(2 * 64);
+  Tensor y;
+  std::thread([&] {
+    y = backend->linear(
+        prompt_step(2), tensor_of(*backend, x, 64), *linear, {});
+  }).join();
+  expect_near(read_back(*backend, y), product(x, matrix.values, 64), 1e-4);
+  std::vector<float> again;
+  std::thread([&] { again = read_back(*backend, y); }).join();
+  expect_near(again, product(x, matrix.values, 64), 1e-4);
 }
 
 TEST(GraphBackend, DescribesItself) {
