@@ -1,7 +1,9 @@
 #include "text/tokenizer.h"
 
 #include "core/error.h"
+#include "text/sentencepiece.h"
 #include "text/textkit_call.h"
+#include "text/tiktoken.h"
 #include "text/tokenizer_config.h"
 
 #include <algorithm>
@@ -54,6 +56,38 @@ std::string missing_added_tokens(
   return list.dump();
 }
 
+// tokenizer.json, else what the folder has of the older formats.
+std::unique_ptr<Tokenizer> read_tokenizer(
+    const fs::path& folder, const TokenizerConfig& config) {
+  if (fs::path file = folder / "tokenizer.json"; fs::exists(file)) {
+    return Tokenizer::from_json(read_text_file(file), file.string());
+  }
+  std::vector<fs::path> others;
+  std::error_code error;
+  for (const fs::directory_entry& entry :
+       fs::directory_iterator(folder, error)) {
+    std::string name = entry.path().filename().string();
+    if (name == "tokenizer.model" || name == "tiktoken.model" ||
+        name.ends_with(".tiktoken")) {
+      others.push_back(entry.path());
+    }
+  }
+  if (others.empty()) {
+    throw TextError(
+        cat("no tokenizer in ", folder.string()),
+        "it has no tokenizer.json, tokenizer.model or .tiktoken file",
+        "copy the tokenizer files of the original checkpoint into the folder");
+  }
+  // tokenizer.model comes last by name and is the common one.
+  fs::path file = *std::max_element(others.begin(), others.end());
+  std::string bytes = read_text_file(file);
+  std::string json =
+      is_tiktoken(bytes)
+          ? tiktoken_to_json(bytes, file.string(), config)
+          : sentencepiece_file_to_json(bytes, file.string(), config);
+  return Tokenizer::from_json(json, file.string());
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> Tokenizer::from_json(
@@ -70,16 +104,8 @@ std::unique_ptr<Tokenizer> Tokenizer::from_json(
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
-  fs::path file = folder / "tokenizer.json";
-  if (!fs::exists(file)) {
-    throw TextError(
-        cat("no tokenizer in ", folder.string()),
-        "it has no tokenizer.json, tokenizer.model or .tiktoken file",
-        "copy the tokenizer files of the original checkpoint into the folder");
-  }
-  std::unique_ptr<Tokenizer> tokenizer =
-      from_json(read_text_file(file), file.string());
   TokenizerConfig config = TokenizerConfig::load(folder);
+  std::unique_ptr<Tokenizer> tokenizer = read_tokenizer(folder, config);
   if (std::string added = missing_added_tokens(config, *tokenizer);
       !added.empty()) {
     textkit_call(

@@ -96,7 +96,8 @@ std::string bpe_body(
   std::string out = "\"vocab\":{";
   std::unordered_set<std::string_view> seen;
   for (size_t id = 0; id < tokens.size(); ++id) {
-    if (seen.insert(tokens[id]).second) {
+    // An empty token is a hole between the ids.
+    if (!tokens[id].empty() && seen.insert(tokens[id]).second) {
       out += quoted(tokens[id]) + ":" + std::to_string(id) + ",";
     }
   }
@@ -314,13 +315,22 @@ std::string sentencepiece_json(const SentencePieceModel& model) {
          {"pattern", {{"Regex", " {2,}"}}},
          {"content", " "}});
   }
-  if (model.add_dummy_prefix) {
-    normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
+  Json pre_tokenizer = nullptr;
+  if (model.unigram) {
+    pre_tokenizer = {
+        {"type", "Metaspace"},
+        {"replacement", kSpaceMark},
+        {"prepend_scheme", model.add_dummy_prefix ? "always" : "never"},
+        {"split", true}};
+  } else {  // pieces may reach over spaces: the text stays whole
+    if (model.add_dummy_prefix) {
+      normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
+    }
+    normalizers.push_back(
+        {{"type", "Replace"},
+         {"pattern", {{"String", " "}}},
+         {"content", kSpaceMark}});
   }
-  normalizers.push_back(
-      {{"type", "Replace"},
-       {"pattern", {{"String", " "}}},
-       {"content", kSpaceMark}});
 
   Json decoders = Json::array(
       {{{"type", "Replace"},
@@ -335,11 +345,16 @@ std::string sentencepiece_json(const SentencePieceModel& model) {
 
   Json parts;
   parts["added_tokens"] = added_json(added);
-  parts["normalizer"] = {{"type", "Sequence"}, {"normalizers", normalizers}};
-  parts["pre_tokenizer"] = nullptr;
+  parts["normalizer"] =
+      normalizers.empty()
+          ? Json(nullptr)
+          : Json{{"type", "Sequence"}, {"normalizers", normalizers}};
+  parts["pre_tokenizer"] = pre_tokenizer;
   parts["post_processor"] =
       bos || eos ? template_processing(bos, eos) : Json(nullptr);
-  parts["decoder"] = {{"type", "Sequence"}, {"decoders", decoders}};
+  parts["decoder"] = model.unigram && !byte_fallback
+                         ? pre_tokenizer
+                         : Json{{"type", "Sequence"}, {"decoders", decoders}};
 
   if (model.unigram) {
     std::string body =

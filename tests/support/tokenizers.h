@@ -16,10 +16,14 @@ struct TokenizerCase {
 };
 
 // small_NAME: folders of the fixtures. real_NAME: tables of published
-// tokenizers, whose files scripts/fetch_tokenizers.sh puts into the cache.
-// real_smollm2, which is made from a GGUF file, is not among them.
+// tokenizers, whose files scripts/fetch_tokenizers.sh puts into the cache;
+// real_smollm2 is the default model's, imported from a GGUF file.
 std::vector<std::string> tokenizer_case_names();
 TokenizerCase load_tokenizer_case(const std::string& name);
+
+// $MLXCEL_TEST_MODEL, or the place in the cache where the entry script puts the
+// default model.
+std::filesystem::path default_model_folder();
 
 // $MLXCEL_CACHE_DIR, or ~/.cache/mlxcel.
 std::filesystem::path cache_folder();
