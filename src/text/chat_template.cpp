@@ -1,6 +1,7 @@
 #include "text/chat_template.h"
 
 #include "core/error.h"
+#include "text/template_source.h"
 #include "text/textkit_call.h"
 #include "text/tokenizer_config.h"
 
@@ -21,8 +22,9 @@ struct TemplateDeleter {
 };
 using Handle = std::unique_ptr<tk_template, TemplateDeleter>;
 
-Handle compile(const std::string& source, const std::string& where) {
+Handle compile(const std::string& text, const std::string& where) {
   tk_template* handle = nullptr;
+  std::string source = adapt_template(text);
   textkit_call(
       cat("cannot use the chat template of ", where),
       "give another one with --chat-template-file, or --no-chat-template",

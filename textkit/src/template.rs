@@ -3,9 +3,10 @@
 
 use std::fmt::Write;
 
+use minijinja::formatting::{format, FormatStyle};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value};
+use minijinja::{escape_formatter, Environment, Error, ErrorKind, State, Value};
 
 use crate::Failure;
 
@@ -95,7 +96,7 @@ impl JsonStyle {
         match value.kind() {
             ValueKind::None => Some("null".into()),
             ValueKind::Bool => Some(if value.is_true() { "true" } else { "false" }.into()),
-            ValueKind::Number => Some(match value.to_string().as_str() {
+            ValueKind::Number => Some(match python_number(value).ok()?.as_str() {
                 "nan" => "NaN".into(),
                 "inf" => "Infinity".into(),
                 "-inf" => "-Infinity".into(),
@@ -214,29 +215,25 @@ fn tojson(state: &State, value: &Value, indent: Option<Value>, args: Kwargs) -> 
     Ok(Value::from(out))
 }
 
-/// `{% generation %}` marks what an assistant wrote and renders as it is. The
-/// engine has no such tag, so the pair becomes `{% if true %}`, which treats
-/// white space alike.
-fn plain_generation_tags(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start + 2);
-        out.push_str(before);
-        rest = tag;
-        let body = tag.trim_start_matches(['-', '+']);
-        let word = body.trim_start();
-        for (name, replacement) in [("generation", "if true"), ("endgeneration", "endif")] {
-            let Some(after) = word.strip_prefix(name) else { continue };
-            if after.trim_start().trim_start_matches(['-', '+']).starts_with("%}") {
-                out.push_str(&tag[..tag.len() - word.len()]);
-                out.push_str(replacement);
-                rest = after;
-            }
-        }
+/// Floats print as Python's repr, 1e-07 and 1e+16.
+fn is_float(value: &Value) -> bool {
+    value.kind() == ValueKind::Number && !value.is_integer()
+}
+
+fn python_number(value: &Value) -> Result<String, Error> {
+    if is_float(value) {
+        format(FormatStyle::StrFormat, "{}", std::slice::from_ref(value))
+    } else {
+        Ok(value.to_string())
     }
-    out.push_str(rest);
-    out
+}
+
+/// Jinja's test asks for a length and indexing, which strings and maps have.
+fn is_sequence(value: &Value) -> bool {
+    matches!(
+        value.kind(),
+        ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined
+    )
 }
 
 fn describe(error: &Error) -> Failure {
@@ -271,8 +268,16 @@ impl Template {
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", tojson);
+        environment.add_test("sequence", is_sequence);
+        environment.set_formatter(|out, state, value| {
+            if is_float(value) {
+                Ok(out.write_str(&python_number(value)?)?)
+            } else {
+                escape_formatter(out, state, value)
+            }
+        });
         environment
-            .add_template_owned(NAME, plain_generation_tags(source))
+            .add_template_owned(NAME, source.to_string())
             .map_err(|e| describe(&e))?;
         Ok(Template { environment })
     }
