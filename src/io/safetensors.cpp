@@ -353,8 +353,9 @@ void write_safetensors(
   for (const Entry& entry : tensors) {
     order.push_back(&entry);
   }
-  std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) {
-    return size_of(a->second.dtype) > size_of(b->second.dtype);
+  std::sort(order.begin(), order.end(), [](auto* a, auto* b) {
+    size_t size_a = size_of(a->second.dtype), size_b = size_of(b->second.dtype);
+    return size_a != size_b ? size_a > size_b : a->first < b->first;
   });
 
   nlohmann::ordered_json header = nlohmann::ordered_json::object();

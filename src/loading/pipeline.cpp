@@ -115,6 +115,41 @@ void check_dtype(const LoadOptions& options) {
   }
 }
 
+// The checkpoint's tensors in the form that surgery and adapters expect.
+WeightMap read_weights(
+    const LoadOptions& options,
+    const Detection& detection,
+    const NameMap& names,
+    LoadedModel& out) {
+  WeightMap weights =
+      load_weights(out.folder, {.mmap = options.mmap, .mlock = options.mlock});
+  out.weight_bytes = weights.total_bytes();
+  if (has_vision_tower(out.config, weights)) {
+    throw ConfigError(
+        cat(out.folder.string(), " is a vision-language model"),
+        cat("model_type is ",
+            detection.model_type,
+            ", with vision_config and vision weights"),
+        "vision towers are not supported; set \"language_model_only\": true in "
+        "config.json to use its text model alone");
+  }
+  check_formats(weights, out.config);
+  narrow_f64(weights);
+  restore_tied_head(names, weights);
+  return weights;
+}
+
+std::vector<WeightTensor> used_tensors(
+    const Family& family, const WeightMap& weights) {
+  std::vector<WeightTensor> used;
+  for (const auto& [key, tensor] : weights) {
+    if (!is_dropped(family, key)) {
+      used.push_back(tensor);
+    }
+  }
+  return used;
+}
+
 }  // namespace
 
 LoadedModel load_model(const LoadOptions& options) {
@@ -134,21 +169,7 @@ LoadedModel load_model(const LoadOptions& options) {
   Composition composition(options);
 
   clock.begin("weights");
-  WeightMap weights =
-      load_weights(out.folder, {.mmap = options.mmap, .mlock = options.mlock});
-  out.weight_bytes = weights.total_bytes();
-  if (has_vision_tower(out.config, weights)) {
-    throw ConfigError(
-        cat(out.folder.string(), " is a vision-language model"),
-        cat("model_type is ",
-            detection.model_type,
-            ", with vision_config and vision weights"),
-        "vision towers are not supported; set \"language_model_only\": true in "
-        "config.json to use its text model alone");
-  }
-  check_packed_parts(weights);
-  narrow_f64(weights);
-  restore_tied_head(names, weights);
+  WeightMap weights = read_weights(options, detection, names, out);
 
   clock.begin("compose");
   composition.apply_surgery(names, weights);
@@ -159,14 +180,10 @@ LoadedModel load_model(const LoadOptions& options) {
   bool graph = wants_graph(options);
   auto read_in = [&] {
     clock.begin("materialize");
-    std::vector<WeightTensor> used;
-    for (const auto& [key, tensor] : weights) {
-      if (!is_dropped(family, key)) {
-        used.push_back(tensor);
-      }
-    }
     materialize(
-        used, options.threads, [&](double done) { clock.advance(done); });
+        used_tensors(family, weights), options.threads, [&](double done) {
+          clock.advance(done);
+        });
   };
   // The graph backend copies the weights while the model is built.
   if (graph && !lazy) {

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "ops/matrix_source.h"
 
 #include <cstring>
 #include <optional>
@@ -12,6 +13,8 @@ namespace mlxcel {
 namespace {
 
 constexpr const char* kParts[] = {"weight", "scales", "biases"};
+constexpr const char* kRefetch =
+    "fetch the checkpoint again, or convert it again from its original";
 
 bool same_tensor(const WeightTensor* a, const WeightTensor* b) {
   if (a == nullptr || b == nullptr) {
@@ -79,7 +82,29 @@ void restore_tied_head(const NameMap& names, WeightMap& weights) {
   }
 }
 
-void check_packed_parts(const WeightMap& weights) {
+namespace {
+
+void check_fp8_scales(const WeightMap& weights) {
+  for (const auto& [key, tensor] : weights) {
+    bool fp8 = tensor.dtype == DType::f8_e4m3 || tensor.dtype == DType::f8_e5m2;
+    std::string_view part = split_key(key).second;
+    if (fp8 && part == "weight" && !weights.contains(key + "_scale_inv") &&
+        !weights.contains(key + "_scale")) {
+      throw CheckpointError(
+          cat("tensor \"", key, "\" in ", tensor.file, " has no scales"),
+          cat("its ",
+              tensor.dtype,
+              " ",
+              to_string(tensor.shape),
+              " cannot be read without \"",
+              key,
+              "_scale_inv\""),
+          kRefetch);
+    }
+  }
+}
+
+void check_packed_parts(const WeightMap& weights, const QuantConfig& quant) {
   for (const auto& [key, tensor] : weights) {
     auto [stem, part] = split_key(key);
     bool alone = !weights.contains(cat(stem, ".weight"));
@@ -87,7 +112,22 @@ void check_packed_parts(const WeightMap& weights) {
       throw CheckpointError(
           cat("tensor \"", key, "\" in ", tensor.file, " has no weight"),
           cat("\"", stem, ".weight\" is not in the checkpoint"),
-          "fetch the checkpoint again");
+          kRefetch);
+    }
+    if (part == "scales" && quant.format_of(stem).has_biases &&
+        !weights.contains(cat(stem, ".biases"))) {
+      throw CheckpointError(
+          cat("tensor \"",
+              key,
+              "\" in ",
+              tensor.file,
+              " has no \"",
+              stem,
+              ".biases\""),
+          cat("weights packed as ",
+              quant.format_of(stem).name,
+              " need scales and biases"),
+          kRefetch);
     }
     if (part == "weight" && tensor.dtype == DType::u32 &&
         !weights.contains(cat(stem, ".scales"))) {
@@ -104,9 +144,16 @@ void check_packed_parts(const WeightMap& weights) {
               " ",
               to_string(tensor.shape),
               " cannot be read without them"),
-          "fetch the checkpoint again, or convert it again from its original");
+          kRefetch);
     }
   }
+}
+
+}  // namespace
+
+void check_formats(const WeightMap& weights, const Config& config) {
+  check_fp8_scales(weights);
+  check_packed_parts(weights, QuantConfig(config));
 }
 
 DType activation_dtype_of(const NameMap& names, const WeightMap& weights) {

@@ -2,6 +2,7 @@
 // models expect, under the checkpoint's own keys.
 #pragma once
 
+#include "io/config.h"
 #include "io/weight_map.h"
 #include "models/family.h"
 #include "models/names.h"
@@ -19,9 +20,12 @@ void narrow_f64(WeightMap& weights);
 // head is kept, with a warning when it differs from the embedding.
 void restore_tied_head(const NameMap& names, WeightMap& weights);
 
-// Throws CheckpointError for parts of a packed weight without their whole:
-// scales or biases without a weight, and a weight of packed words alone.
-void check_packed_parts(const WeightMap& weights);
+// Checks that every stored format can be read, before any tensor is looked up.
+// Throws CheckpointError for FP8 weights without their scales, ConfigError for
+// methods of other tools (QuantConfig), and CheckpointError for parts of a
+// packed weight without their whole: scales or biases without a weight, and
+// packed words alone.
+void check_formats(const WeightMap& weights, const Config& config);
 
 // The dtype activations are computed in: that of the embedding table, or of
 // its scales when it is packed; it carries the residual stream.

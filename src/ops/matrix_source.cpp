@@ -153,7 +153,7 @@ QuantConfig::QuantConfig(const Config& config) {
             "model"));
   }
   stated_ = true;
-  default_ = parse_quant(*table, {QuantMode::affine, 0, 0}, where);
+  default_ = parse_quant(*table, default_, where);
   for (const auto& [key, value] : table->json().items()) {
     if (value.is_object()) {
       Config entry = table->sub(key);
@@ -172,6 +172,11 @@ QuantConfig::QuantConfig(const Config& config) {
 Quant QuantConfig::of(std::string_view stem) const {
   auto found = layers_.find(stem);
   return found != layers_.end() && found->second ? *found->second : default_;
+}
+
+const PackedFormat& QuantConfig::format_of(std::string_view stem) const {
+  // The constructor has refused every mode without a row.
+  return *find_format(of(stem).mode);
 }
 
 bool QuantConfig::excludes(std::string_view stem) const {
@@ -263,7 +268,7 @@ Quant resolve_packed(
     const WeightTensor& weight,
     const WeightTensor& scales,
     const WeightTensor* biases,
-    Quant stated,
+    const PackedFormat& format,
     int64_t in) {
   std::string key = stem + ".weight";
   auto shapes = [&] {
@@ -278,22 +283,13 @@ Quant resolve_packed(
         in,
         " weights a row");
   };
-  const PackedFormat* format = find_format(stated.mode);
-  if (format == nullptr) {
-    refuse(
-        key,
-        weight,
-        cat("is packed as ", to_string(stated), ", which is not supported"),
-        "",
-        "supported: " + supported_formats());
-  }
-  if (format->has_biases && biases == nullptr) {
+  if (format.has_biases && biases == nullptr) {
     refuse(
         key,
         weight,
         cat("has no \"", stem, ".biases\""),
         cat("a weight packed as ",
-            format->name,
+            format.name,
             " needs scales and biases: ",
             shapes()),
         kRefetch);
@@ -325,8 +321,8 @@ Quant resolve_packed(
   }
   int64_t bits = packed_bits / in;
   int64_t group_size = in / scales.dim(1);
-  if (!contains(format->bits, bits) ||
-      !contains(format->group_sizes, group_size)) {
+  if (!contains(format.bits, bits) ||
+      !contains(format.group_sizes, group_size)) {
     refuse(
         key,
         weight,
@@ -338,7 +334,7 @@ Quant resolve_packed(
         shapes(),
         "supported: " + supported_formats());
   }
-  return {format->mode, int(bits), int(group_size)};
+  return {format.mode, int(bits), int(group_size)};
 }
 
 }  // namespace
@@ -396,11 +392,8 @@ MatrixWeight MatrixSource::matrix(
         cat(config_file_, " says that this layer is not quantized"),
         kCheckConfig);
   }
-  Quant stated = quant_.of(stem);
-  if (!quant_.stated()) {
-    stated.mode = QuantMode::affine;
-  }
-  matrix.quant = resolve_packed(stem, weight, *scales, biases, stated, in);
+  matrix.quant =
+      resolve_packed(stem, weight, *scales, biases, quant_.format_of(stem), in);
   matrix.scales = use(stem + ".scales");
   if (biases != nullptr) {
     matrix.biases = use(stem + ".biases");

@@ -44,12 +44,14 @@ class QuantConfig {
   // The entry for a stem: its own, else the default. Numbers absent from it
   // are 0. Tensor shapes overrule both.
   Quant of(std::string_view stem) const;
+  // The table's row for the entry's mode; affine where config.json is silent.
+  const PackedFormat& format_of(std::string_view stem) const;
   // config.json says `false` for this stem.
   bool excludes(std::string_view stem) const;
 
  private:
   bool stated_ = false;
-  Quant default_;
+  Quant default_{QuantMode::affine, 0, 0};
   std::map<std::string, std::optional<Quant>, std::less<>> layers_;
 };
 

@@ -58,8 +58,10 @@ fn guard<T: AsRef<[u8]>>(
                 .or_else(|| panic.downcast_ref::<&str>().copied())
                 .unwrap_or("unknown fault");
             send(message.as_bytes());
-            // Dropping the payload could unwind again.
-            std::mem::forget(panic);
+            // Dropping a payload other than panic!'s own could unwind again.
+            if !panic.is::<String>() && !panic.is::<&str>() {
+                std::mem::forget(panic);
+            }
             PANIC
         }
     }
