@@ -4,22 +4,24 @@
 #
 #   scripts/gpu_check.sh pack OUT_FOLDER   here: what is built in build/release,
 #                                          the fixtures and MLX's CUDA 13 wheel
+#   OUT_FOLDER/gpu_check.sh keep           there: stores the wheel parts that
+#                                          have arrived, for a later step
 #   OUT_FOLDER/gpu_check.sh run [ARGS...]  there: the graph backend's tests
 #   OUT_FOLDER/gpu_check.sh exec CMD...    there: a command with the libraries
-#                                          of the bundle; programs are in bin/
+#                                          and programs of the bundle
 #
-# The wheel is split (PART_MB, 40 by default), so that it can travel in several
-# steps: `OUT_FOLDER/gpu_check.sh keep FOLDER` stores the parts that have
-# arrived in FOLDER, and MLXCEL_WHEEL_PARTS=FOLDER names it in later steps.
+# The wheel is split (PART_MB, 40 by default) so that it can travel in several
+# steps. On the GPU machine everything unpacks into MLXCEL_GPU_SITE.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 version=0.32.4
+site=${MLXCEL_GPU_SITE:-${TMPDIR:-/tmp}/mlxcel-gpu}
 
 pack() {
   local root out
   root=$(cd -- "$here/.." && pwd)
-  mkdir -p "$1/bin" "$1/lib/mlxcel" "$1/wheel"
+  mkdir -p "$1/wheel"
   out=$(cd -- "$1" && pwd)
   local cache=$root/.cache/wheels
   mkdir -p "$cache"
@@ -35,49 +37,56 @@ pack() {
   split -b "${PART_MB:-40}M" -d -a 2 "$wheel" "$out/wheel/part-"
   sha256sum "$wheel" | cut -d ' ' -f 1 >"$out/wheel.sha256"
 
-  local program
+  local stage program
+  stage=$(mktemp -d)
+  mkdir -p "$stage/bin" "$stage/lib/mlxcel" "$stage/fixtures"
   for program in mlxcel ops_tests models_tests; do
     if [[ -e $root/build/release/bin/$program ]]; then
-      strip -o "$out/bin/$program" "$root/build/release/bin/$program"
+      strip -o "$stage/bin/$program" "$root/build/release/bin/$program"
     fi
   done
-  cp "$root/build/release/lib/libmlxcel_graph.so" "$out/lib/mlxcel/"
+  cp "$root/build/release/lib/libmlxcel_graph.so" "$stage/lib/mlxcel/"
   # Libraries that a bare machine may lack.
-  ldd "$out"/bin/* | awk '/lib(fmt|crypto)\.so/ {print $3}' | sort -u |
-    xargs -r cp -Lt "$out/lib"
-  mkdir -p "$out/fixtures"
-  cp -r "$root/tests/fixtures/text" "$root/tests/fixtures/quant" "$out/fixtures/"
+  ldd "$stage"/bin/* | awk '/lib(fmt|crypto)\.so/ {print $3}' | sort -u |
+    xargs -r cp -Lt "$stage/lib"
+  cp -r "$root/tests/fixtures/text" "$root/tests/fixtures/quant" \
+    "$stage/fixtures/"
+  tar -C "$stage" -czf "$out/programs.tar.gz" .
+  rm -r "$stage"
   cp "${BASH_SOURCE[0]}" "$out/gpu_check.sh"
-  du -sh "$out" "$out/wheel"
+  ls -l "$out" "$out/wheel"
 }
 
 keep() {
-  mkdir -p "$1"
-  cp "$here"/wheel/part-* "$1/"
+  mkdir -p "$site/parts"
+  cp "$here"/wheel/part-* "$site/parts/"
 }
 
 # Unpacks the wheel beside links to the NVIDIA packages: libmlx looks for them,
 # and its run-time compiler for their headers, in ../../nvidia.
 prepare() {
-  local site=${MLXCEL_GPU_SITE:-${TMPDIR:-/tmp}/mlxcel-gpu-site}
+  mkdir -p "$site"
+  tar -C "$site" -xzf "$here/programs.tar.gz"
   if [[ ! -e $site/ready ]]; then
-    mkdir -p "$site"
-    cat "${MLXCEL_WHEEL_PARTS:-$here/wheel}"/part-* >"$site/mlx.whl"
+    keep
+    cat "$site"/parts/part-* >"$site/mlx.whl"
     echo "$(cat "$here/wheel.sha256")  $site/mlx.whl" | sha256sum --check --quiet
     python3 - "$site" <<'PYTHON'
-import pathlib, sys, zipfile
+import pathlib
+import sys
+import zipfile
+
+import nvidia
+
 site = pathlib.Path(sys.argv[1])
 zipfile.ZipFile(site / "mlx.whl").extractall(site)
-import nvidia
-for folder in nvidia.__path__:
-    link = site / "nvidia"
-    if not link.exists():
-        link.symlink_to(folder)
+if not (site / "nvidia").exists():
+    (site / "nvidia").symlink_to(list(nvidia.__path__)[0])
 PYTHON
-    rm "$site/mlx.whl"
+    rm -r "$site/mlx.whl" "$site/parts"
     touch "$site/ready"
   fi
-  local libraries=$here/lib:$site/mlx/lib folder
+  local libraries=$site/lib:$site/mlx/lib folder
   for folder in "$site"/nvidia/*/lib; do
     libraries+=:$folder
   done
@@ -90,25 +99,27 @@ PYTHON
       fi
     done
   fi
-  export MLXCEL_GRAPH_LIBRARY=$here/lib/mlxcel/libmlxcel_graph.so
-  export MLXCEL_FIXTURES=$here/fixtures
-  export PATH=$here/bin:$PATH
+  export MLXCEL_GRAPH_LIBRARY=$site/lib/mlxcel/libmlxcel_graph.so
+  export MLXCEL_FIXTURES=$site/fixtures
+  export PATH=$site/bin:$PATH
 }
 
 run() {
   prepare
   local status=0
-  "$here/bin/ops_tests" --gtest_brief=1 --gtest_filter='Graph*:Backends*' "$@" ||
+  "$site/bin/ops_tests" --gtest_brief=1 --gtest_filter='Graph*:Backends*' "$@" ||
     status=1
-  "$here/bin/models_tests" --gtest_brief=1 --gtest_filter='*Graph*' "$@" ||
+  "$site/bin/models_tests" --gtest_brief=1 --gtest_filter='*Graph*' "$@" ||
     status=1
   return $status
 }
 
 case ${1:-} in
-  pack | keep)
-    [[ $# == 2 ]] || { sed -n '2,16p' "${BASH_SOURCE[0]}" >&2; exit 2; }
-    "$1" "$2"
+  pack)
+    pack "${2:?usage: gpu_check.sh pack OUT_FOLDER}"
+    ;;
+  keep)
+    keep
     ;;
   run)
     run "${@:2}"
