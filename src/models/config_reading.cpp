@@ -105,6 +105,13 @@ NormSpec rms_norm(const Config& config) {
   return {.kind = NormKind::rms, .eps = config.get<float>("rms_norm_eps")};
 }
 
+BlockSpec gated_block(const Config& config, const RopeDefaults& rope) {
+  return {
+      .norm = rms_norm(config),
+      .attention = grouped_query_attention(config, rope),
+      .mlp = gated_mlp(config)};
+}
+
 DecoderSpec uniform_decoder(
     const Config& config, const BlockSpec& block, HeadKind default_head) {
   int num_layers = positive(
@@ -161,6 +168,11 @@ void slide_layers(
       decoder.blocks[layer].attention.window = window;
     }
   }
+}
+
+void slide_all_layers(const Config& config, DecoderSpec& decoder) {
+  bool windowed = config.has("sliding_window");
+  slide_layers(config, decoder, [&](int) { return windowed; });
 }
 
 void slide_upper_layers(const Config& config, DecoderSpec& decoder) {

@@ -35,6 +35,9 @@ MlpSpec gated_mlp(
 // Root-mean-square norm with rms_norm_eps.
 NormSpec rms_norm(const Config& config);
 
+// The block of Llama: a norm before attention and before a gated MLP.
+BlockSpec gated_block(const Config& config, const RopeDefaults& rope = {});
+
 // num_hidden_layers equal blocks, final norm, sizes and head as the config has
 // them.
 DecoderSpec uniform_decoder(
@@ -47,6 +50,10 @@ void slide_layers(
     const Config& config,
     DecoderSpec& decoder,
     const std::function<bool(int layer)>& slides);
+
+// sliding_window for all layers, unless it is null or layer_types says
+// otherwise.
+void slide_all_layers(const Config& config, DecoderSpec& decoder);
 
 // sliding_window for the layers from max_window_layers on, when
 // use_sliding_window is true: the rule of Qwen 2 and 3.

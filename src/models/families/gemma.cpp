@@ -9,12 +9,9 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec gemma_decoder(const Config& config) {
-  NormSpec norm = rms_norm(config);
-  norm.weight_offset = 1;
-  BlockSpec block{
-      .norm = norm,
-      .attention = grouped_query_attention(config),
-      .mlp = gated_mlp(config, "hidden_act", "gelu_pytorch_tanh")};
+  BlockSpec block = gated_block(config);
+  block.norm.weight_offset = 1;
+  block.mlp = gated_mlp(config, "hidden_act", "gelu_pytorch_tanh");
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
   decoder.embedding_scale = std::sqrt(float(decoder.hidden_size));
   return decoder;

@@ -7,11 +7,7 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec llama_decoder(const Config& config) {
-  BlockSpec block{
-      .norm = rms_norm(config),
-      .attention = grouped_query_attention(config),
-      .mlp = gated_mlp(config)};
-  return uniform_decoder(config, block, HeadKind::own);
+  return uniform_decoder(config, gated_block(config), HeadKind::own);
 }
 
 }  // namespace

@@ -8,11 +8,8 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec olmo2_decoder(const Config& config) {
-  BlockSpec block{
-      .norms = NormPlacement::post,
-      .norm = rms_norm(config),
-      .attention = grouped_query_attention(config),
-      .mlp = gated_mlp(config)};
+  BlockSpec block = gated_block(config);
+  block.norms = NormPlacement::post;
   block.attention.qk_norm = QkNorm::projection;
   return uniform_decoder(config, block, HeadKind::own);
 }

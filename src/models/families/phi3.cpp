@@ -8,13 +8,9 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec phi3_decoder(const Config& config) {
-  BlockSpec block{
-      .norm = rms_norm(config),
-      .attention = grouped_query_attention(config),
-      .mlp = gated_mlp(config)};
-  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
-  bool windowed = config.has("sliding_window");
-  slide_layers(config, decoder, [&](int) { return windowed; });
+  DecoderSpec decoder =
+      uniform_decoder(config, gated_block(config), HeadKind::own);
+  slide_all_layers(config, decoder);
   return decoder;
 }
 

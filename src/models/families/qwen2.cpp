@@ -8,10 +8,7 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec qwen2_decoder(const Config& config) {
-  BlockSpec block{
-      .norm = rms_norm(config),
-      .attention = grouped_query_attention(config),
-      .mlp = gated_mlp(config)};
+  BlockSpec block = gated_block(config);
   block.attention.bias = AttentionBias::qkv;  // whatever attention_bias says
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   slide_upper_layers(config, decoder);

@@ -31,11 +31,8 @@ std::vector<int> rotating_layers(const Config& config, size_t num_layers) {
 }
 
 DecoderSpec smollm3_decoder(const Config& config) {
-  BlockSpec block{
-      .norm = rms_norm(config),
-      .attention = grouped_query_attention(config, {.theta = 2e6}),
-      .mlp = gated_mlp(config)};
-  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
+  DecoderSpec decoder = uniform_decoder(
+      config, gated_block(config, {.theta = 2e6}), HeadKind::tied);
   std::vector<int> rotating = rotating_layers(config, decoder.blocks.size());
   for (size_t i = 0; i < decoder.blocks.size(); ++i) {
     if (rotating[i] == 0) {

@@ -21,8 +21,7 @@ DecoderSpec starcoder2_decoder(const Config& config) {
           .bias = bias ? MlpBias::all : MlpBias::none}};
   block.attention.bias = bias ? AttentionBias::all : AttentionBias::none;
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
-  bool windowed = config.has("sliding_window");
-  slide_layers(config, decoder, [&](int) { return windowed; });
+  slide_all_layers(config, decoder);
   return decoder;
 }
 
