@@ -232,6 +232,26 @@ TEST(GraphLinear, AddsAdapterTermsByRowAndKeepsOtherRowsBits) {
   }
 }
 
+TEST(GraphLinear, RefusesTermsThatDoNotFit) {
+  auto backend = graph_backend();
+  Matrix matrix = plain_matrix(16, 32, DType::f32);
+  Values a, b;
+  LowRankTerm term = term_of(0, 32, 0, 16, 2, true, a, b);
+  term.rows = 20;
+  EXPECT_THROW(linear_of(*backend, {matrix}, {term}), AdapterError);
+  term.rows = 12;
+  try {
+    linear_of(*backend, {matrix}, {term});
+    FAIL();
+  } catch (const AdapterError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "factor B of an adapter term has the wrong size: shape [16, 2]; the "
+        "layer needs 24 values\n  check that the adapter belongs to this "
+        "model");
+  }
+}
+
 TEST(GraphEmbedding, LooksUpPlainAndPackedRows) {
   auto backend = graph_backend();
   Step step = prompt_step(4);
@@ -244,6 +264,7 @@ TEST(GraphEmbedding, LooksUpPlainAndPackedRows) {
     weights.table = table.weight;
     Values a, b;
     weights.terms = {term_of(0, 32, 0, 64, 2, true, a, b)};
+    weights.terms[0].rows = 32;  // a lookup's term has no row range
     auto embedding = backend->prepare_embedding(weights);
     std::vector<float> scales = {3};
     step.segments[0].adapter_scales = scales;

@@ -99,6 +99,28 @@ mx::array DeviceMatrix::rows(
       context.compute));
 }
 
+namespace {
+
+// The factor as f32, in its own orientation.
+std::vector<float> read_factor(
+    const char* which, const WeightTensor& factor, int64_t count) {
+  if (element_count(factor.shape) != count) {
+    throw AdapterError(
+        cat("factor ", which, " of an adapter term has the wrong size"),
+        cat("shape ",
+            to_string(factor.shape),
+            "; the layer needs ",
+            count,
+            " values"),
+        "check that the adapter belongs to this model");
+  }
+  std::vector<float> values(static_cast<size_t>(count));
+  read_as_f32(factor, values.data());
+  return values;
+}
+
+}  // namespace
+
 LowRankTerms::LowRankTerms(
     const Context& context,
     const std::vector<LowRankTerm>& terms,
@@ -111,19 +133,27 @@ LowRankTerms::LowRankTerms(
     adapters_.insert(adapters_.end(), size_t(term.rank), term.adapter);
   }
   std::vector<float> a(size_t(in * columns)), b(size_t(columns * out), 0.0f);
-  std::vector<float> read;
   int64_t first = 0;
   for (const LowRankTerm& term : terms) {
-    read.resize(size_t(in * term.rank));
-    read_as_f32(term.a, read.data());
+    std::vector<float> read = read_factor("A", term.a, in * term.rank);
     for (int64_t i = 0; i < in; ++i) {
       for (int64_t r = 0; r < term.rank; ++r) {
         a[size_t(i * columns + first + r)] =
             read[size_t(term.rank_first ? r * in + i : i * term.rank + r)];
       }
     }
-    read.resize(size_t(term.rank * term.rows));
-    read_as_f32(term.b, read.data());
+    if (term.row_begin < 0 || term.row_begin + term.rows > out) {
+      throw AdapterError(
+          "an adapter term lies outside its layer",
+          cat("rows ",
+              term.row_begin,
+              " to ",
+              term.row_begin + term.rows,
+              " of ",
+              out),
+          "check that the adapter belongs to this model");
+    }
+    read = read_factor("B", term.b, term.rank * term.rows);
     for (int64_t r = 0; r < term.rank; ++r) {
       for (int64_t j = 0; j < term.rows; ++j) {
         size_t at =
@@ -226,7 +256,13 @@ GraphEmbedding::GraphEmbedding(
     : Embedding(weights.table.out, weights.table.in),
       table_(context, {&weights.table}) {
   if (!weights.terms.empty()) {
-    terms_.emplace(context, weights.terms, vocab(), hidden());
+    // A lookup's term always covers whole rows of the table.
+    std::vector<LowRankTerm> terms = weights.terms;
+    for (LowRankTerm& term : terms) {
+      term.row_begin = 0;
+      term.rows = hidden();
+    }
+    terms_.emplace(context, terms, vocab(), hidden());
   }
 }
 
