@@ -110,7 +110,7 @@ std::string bpe_body(
     if (a.find(' ') == std::string::npos && b.find(' ') == std::string::npos) {
       out += quoted(a + " " + b) + ",";
     } else {
-      out += "[" + quoted(a) + "," + quoted(b) + "],";
+      out += fmt::format("[{},{}],", quoted(a), quoted(b));
     }
   }
   if (out.back() == ',') {
@@ -201,8 +201,7 @@ std::string base64(std::string_view bytes) {
 std::string unigram_body(const std::vector<Piece>& pieces) {
   std::string out = "\"vocab\":[";
   for (const Piece& piece : pieces) {
-    out += "[" + quoted(piece.text) + "," +
-           fmt::format("{}", double(piece.score)) + "],";
+    out += fmt::format("[{},{}],", quoted(piece.text), double(piece.score));
   }
   if (out.back() == ',') {
     out.pop_back();
