@@ -34,9 +34,9 @@ constexpr int kRangeBlocks = 2;
 // Rows written by one thread stand in whole cache lines of keys: 16 positions.
 constexpr int kWriteRows = 16;
 
-// Below this many products (two microseconds of them) a fork and a barrier cost
+// Below this many products (a microsecond of them) a fork and a barrier cost
 // more than they save.
-constexpr int64_t kMinProducts = 160000;
+constexpr int64_t kMinProducts = 80000;
 
 int round_up(int value, int unit) {
   return (value + unit - 1) / unit * unit;
@@ -486,6 +486,7 @@ void Attention::attend(int thread, const AttendTask& task) {
     int64_t last = segment.position + task.row + task.count - 1;
     int used = int(std::min<int64_t>(kKvBlockSize, last + 1 - start));
     int used_pairs = round_up(used, 2);
+    int columns = round_up(used, 16);
 
     if (dots) {
       if (type_ == DType::f16) {
@@ -505,6 +506,7 @@ void Attention::attend(int thread, const AttendTask& task) {
           q_pitch_,
           reinterpret_cast<const uint16_t*>(keys),
           kKvBlockSize,
+          columns,
           q_pitch_,
           m,
           scores,
@@ -535,6 +537,7 @@ void Attention::attend(int thread, const AttendTask& task) {
           keys,
           type,
           kKvBlockSize,
+          columns,
           type == DType::f32 ? args_.head_dim : q_pitch_,
           m,
           scores,
@@ -568,6 +571,7 @@ void Attention::attend(int thread, const AttendTask& task) {
           kKvBlockSize,
           reinterpret_cast<const uint16_t*>(values),
           v_pitch_,
+          v_pitch_,
           used_pairs,
           m,
           sums,
@@ -580,6 +584,7 @@ void Attention::attend(int thread, const AttendTask& task) {
           kKvBlockSize,
           values,
           wide ? DType::f32 : type_,
+          v_pitch_,
           v_pitch_,
           wide ? used : used_pairs,
           m,

@@ -11,7 +11,7 @@ inline void tile_bf16(
     const uint16_t* a,
     int lda,
     const uint16_t* b,
-    int n,
+    int ldb,
     int k,
     float* c,
     int ldc,
@@ -26,7 +26,7 @@ inline void tile_bf16(
     __m512bh x[kV];
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) {
-      x[v] = (__m512bh)_mm512_loadu_si512(b + int64_t(p) * n + 32 * v);
+      x[v] = (__m512bh)_mm512_loadu_si512(b + int64_t(p) * ldb + 32 * v);
     }
 #pragma GCC unroll 6
     for (int r = 0; r < kR; ++r) {
@@ -53,6 +53,7 @@ void product_bf16(
     const uint16_t* a,
     int lda,
     const uint16_t* b,
+    int ldb,
     int n,
     int k,
     int m,
@@ -64,7 +65,7 @@ void product_bf16(
         a + i * lda,
         lda,
         b + 2 * j,
-        n,
+        ldb,
         k,
         c + i * ldc + j,
         ldc,

@@ -37,13 +37,14 @@ struct SoftmaxTile {
 
 struct AttentionKernels {
   // C [m, n] = A [m, k] B; with factors, C = factors[i] * C + A B. A is f32; B
-  // is f32, f16 or bf16, k even for the 16-bit types; n a multiple of 16. lda,
-  // ldc in floats.
+  // is f32, f16 or bf16, k even for the 16-bit types; n a multiple of 16, the
+  // first columns of ldb. lda, ldc in floats.
   void (*product)(
       const float* a,
       int lda,
       const void* b,
       DType b_type,
+      int ldb,
       int n,
       int k,
       int m,
@@ -57,6 +58,7 @@ struct AttentionKernels {
       const uint16_t* a,
       int lda,
       const uint16_t* b,
+      int ldb,
       int n,
       int k,
       int m,

@@ -30,6 +30,7 @@ void product(
     int lda,
     const void* b,
     DType b_type,
+    int ldb,
     int n,
     int k,
     int m,
@@ -45,7 +46,7 @@ void product(
     const float* rows = static_cast<const float*>(b);
     for (int i = 0; i < m; ++i) {
       for (int p = 0; p < k; ++p) {
-        add_row(c + i * ldc, a[i * lda + p], rows + int64_t(p) * n, n);
+        add_row(c + i * ldc, a[i * lda + p], rows + int64_t(p) * ldb, n);
       }
     }
     return;
@@ -55,7 +56,7 @@ void product(
   for (int first = 0; first < n; first += kColumns) {
     int width = std::min(kColumns, n - first);
     for (int p = 0; p < k; p += 2) {
-      const uint16_t* row = pairs + int64_t(p) * n + 2 * first;
+      const uint16_t* row = pairs + int64_t(p) * ldb + 2 * first;
       for (int j = 0; j < width; ++j) {
         even[j] = widen_one(row[2 * j], b_type);
         odd[j] = widen_one(row[2 * j + 1], b_type);

@@ -65,7 +65,7 @@ inline void tile_f32(
     const float* a,
     int lda,
     const float* b,
-    int n,
+    int ldb,
     int k,
     float* c,
     int ldc,
@@ -80,7 +80,7 @@ inline void tile_f32(
     Vector::F x[kV];
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) {
-      x[v] = Vector::load(b + int64_t(p) * n + v * Vector::kWidth);
+      x[v] = Vector::load(b + int64_t(p) * ldb + v * Vector::kWidth);
     }
 #pragma GCC unroll 6
     for (int r = 0; r < kR; ++r) {
@@ -108,7 +108,7 @@ inline void tile_pairs(
     const float* a,
     int lda,
     const uint16_t* b,
-    int n,
+    int ldb,
     int k,
     float* c,
     int ldc,
@@ -129,7 +129,7 @@ inline void tile_pairs(
     for (int v = 0; v < kV; ++v) {
       Vector::F x0, x1;
       Vector::load_pairs<kBf16>(
-          b + int64_t(p) * n + 2 * v * Vector::kWidth, x0, x1);
+          b + int64_t(p) * ldb + 2 * v * Vector::kWidth, x0, x1);
 #pragma GCC unroll 3
       for (int r = 0; r < kR; ++r) {
         sums[r][2 * v] = Vector::fma(f0[r], x0, sums[r][2 * v]);
@@ -154,6 +154,7 @@ void product_pairs(
     const float* a,
     int lda,
     const uint16_t* b,
+    int ldb,
     int n,
     int k,
     int m,
@@ -165,7 +166,7 @@ void product_pairs(
         a + i * lda,
         lda,
         b + 2 * j,
-        n,
+        ldb,
         k,
         c + i * ldc + j,
         ldc,
@@ -178,6 +179,7 @@ void product(
     int lda,
     const void* b,
     DType b_type,
+    int ldb,
     int n,
     int k,
     int m,
@@ -186,12 +188,12 @@ void product(
     const float* factors) {
   if (b_type == DType::f16) {
     product_pairs<false>(
-        a, lda, static_cast<const uint16_t*>(b), n, k, m, c, ldc, factors);
+        a, lda, static_cast<const uint16_t*>(b), ldb, n, k, m, c, ldc, factors);
     return;
   }
   if (b_type == DType::bf16) {
     product_pairs<true>(
-        a, lda, static_cast<const uint16_t*>(b), n, k, m, c, ldc, factors);
+        a, lda, static_cast<const uint16_t*>(b), ldb, n, k, m, c, ldc, factors);
     return;
   }
   const float* rows = static_cast<const float*>(b);
@@ -200,7 +202,7 @@ void product(
         a + i * lda,
         lda,
         rows + j,
-        n,
+        ldb,
         k,
         c + i * ldc + j,
         ldc,
