@@ -68,6 +68,8 @@ void add_embedding(
     head.b = pair.b;
     head.rank_first = pair.layout == PairLayout::rank_first;
   }
+  // The lookup's outputs are the hidden features.
+  lookup.rows = lookup.b.dim(lookup.rank_first ? 0 : 1);
   out["embedding"].push_back(lookup);
   if (tied) {
     out["head"].push_back(head);

@@ -65,6 +65,8 @@ int run_command(const Command& command, int argc, char** argv) {
   CLI::App app(command.summary, cat("mlxcel ", command.name));
   app.set_help_flag("-h,--help", "Print this help");
   app.get_formatter()->column_width(34);
+  // The last of equal options wins, so that aliases can be overridden.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Action action = command.declare(app);
   try {
     app.parse(argc, argv);

@@ -3,10 +3,12 @@
 #include "cli/command.h"
 #include "cli/console.h"
 #include "cli/memory_check.h"
+#include "cli/model_store.h"
 #include "cli/reasoning.h"
 #include "cli/sampling_options.h"
 #include "cli/session.h"
 #include "cli/unbuilt_options.h"
+#include "io/checkpoint.h"
 
 #include <CLI/CLI.hpp>
 
@@ -44,13 +46,46 @@ std::string read_prompt(const GenerateOptions& options) {
   return text;
 }
 
+struct Prompt {
+  std::string rendered;  // as the model sees it
+  std::vector<int32_t> tokens;
+};
+
+Prompt make_prompt(
+    const GenerateOptions& options,
+    const TextSide& text,
+    const std::string& prompt) {
+  if (!text.chat_template) {
+    return {prompt, text.encode(prompt, PromptKind::plain)};
+  }
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  if (!options.chat.system.empty()) {
+    messages.push_back({{"role", "system"}, {"content", options.chat.system}});
+  }
+  messages.push_back({{"role", "user"}, {"content", prompt}});
+  std::string rendered = text.render(messages);
+  return {rendered, text.encode(rendered, PromptKind::chat)};
+}
+
+// Without a prompt, one of ordinary length is assumed.
+int estimate_memory_use(const GenerateOptions& options) {
+  int64_t prompt_tokens = kPromptAllowance;
+  if (options.prompt && *options.prompt != "-") {
+    TextSide text = open_text(
+        checkpoint_folder(find_model(options.model.model)), options.chat);
+    prompt_tokens =
+        int64_t(make_prompt(options, text, *options.prompt).tokens.size());
+  }
+  print_memory_estimate(
+      options.model, prompt_tokens, options.sampling.max_tokens);
+  return kOk;
+}
+
 int run_generate(const GenerateOptions& options) {
   refuse_unbuilt(options.unbuilt);
-  check(options.sampling.params);
-  StopStrings valid(options.sampling.stops);
+  check_sampling_options(options.sampling);
   if (options.estimate_memory) {
-    print_memory_estimate(options.model, options.sampling.max_tokens);
-    return kOk;
+    return estimate_memory_use(options);
   }
   std::string prompt = read_prompt(options);
   if (!options.no_memory_check) {
@@ -60,20 +95,8 @@ int run_generate(const GenerateOptions& options) {
   Session session = open_session(options.model, options.chat);
 
   GenerateRequest request;
-  bool chat = session.chat_template != nullptr;
-  std::string rendered = prompt;
-  if (chat) {
-    nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-    if (!options.chat.system.empty()) {
-      messages.push_back(
-          {{"role", "system"}, {"content", options.chat.system}});
-    }
-    messages.push_back({{"role", "user"}, {"content", prompt}});
-    rendered = session.render(messages);
-    request.sequence.prompt = session.encode(rendered, PromptKind::chat);
-  } else {
-    request.sequence.prompt = session.encode(prompt, PromptKind::plain);
-  }
+  Prompt made = make_prompt(options, session, prompt);
+  request.sequence.prompt = made.tokens;
   request.sequence.max_tokens = options.sampling.max_tokens;
   request.sequence.eos = session.eos;
   request.sequence.sampling =
@@ -81,7 +104,8 @@ int run_generate(const GenerateOptions& options) {
   request.sequence.adapter_scales = session.adapter_scales;
   request.stops = options.sampling.stops;
   request.cancel = &interrupted;
-  ReasoningFilter filter(chat && !options.chat.show_reasoning, rendered);
+  ReasoningFilter filter(
+      session.chat_template && !options.chat.show_reasoning, made.rendered);
   request.on_text = [&](std::string_view piece) {
     write_out(filter.push(piece));
   };

@@ -14,9 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Positions that a prompt may take beside the answer, and an answer without a
-// limit.
-constexpr int64_t kPromptAllowance = 512, kOpenAnswer = 4096;
+// Positions that an answer without a limit is taken to need.
+constexpr int64_t kOpenAnswer = 4096;
 
 // Bytes of the base weights that fused adapters copy, and of the live ones.
 uint64_t adapter_bytes(
@@ -44,14 +43,17 @@ uint64_t adapter_bytes(
   return bytes;
 }
 
-MemoryEstimate estimate(const ModelOptions& options, int64_t max_tokens) {
+MemoryEstimate estimate(
+    const ModelOptions& options, int64_t prompt_tokens, int64_t max_tokens) {
   CheckpointFacts facts = read_checkpoint_facts(find_model(options.model));
   MemoryUse use;
   use.weight_bytes = facts.weight_bytes + adapter_bytes(options, facts);
   use.activation_dtype = options.dtype.empty()
                              ? facts.activation_dtype
                              : parse_activation_dtype(options.dtype);
-  use.context = kPromptAllowance + (max_tokens < 0 ? kOpenAnswer : max_tokens);
+  use.context = prompt_tokens + (max_tokens < 0 ? kOpenAnswer : max_tokens);
+  // Prompts are read in chunks; generated tokens come one at a time.
+  use.prefill_chunk = int(std::min<int64_t>(prompt_tokens, use.prefill_chunk));
   if (facts.max_positions > 0) {
     use.context = std::min(use.context, facts.max_positions);
   }
@@ -61,8 +63,9 @@ MemoryEstimate estimate(const ModelOptions& options, int64_t max_tokens) {
 
 }  // namespace
 
-void print_memory_estimate(const ModelOptions& options, int64_t max_tokens) {
-  MemoryEstimate e = estimate(options, max_tokens);
+void print_memory_estimate(
+    const ModelOptions& options, int64_t prompt_tokens, int64_t max_tokens) {
+  MemoryEstimate e = estimate(options, prompt_tokens, max_tokens);
   fmt::print(
       "Estimated memory: {} (weights {}, KV cache {}, activations {}, "
       "headroom {})\nAvailable memory: {}\n",
@@ -87,7 +90,7 @@ void check_memory(const ModelOptions& options, int64_t max_tokens) {
   if (available == 0 || files < available / 8) {
     return;
   }
-  uint64_t needed = estimate(options, max_tokens).total();
+  uint64_t needed = estimate(options, kPromptAllowance, max_tokens).total();
   double factor = headroom_factor();
   if (double(needed) * factor > double(available)) {
     throw Error(

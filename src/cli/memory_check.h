@@ -7,8 +7,13 @@
 
 namespace mlxcel::cli {
 
-// Prints the estimate for a run with this limit on the answer.
-void print_memory_estimate(const ModelOptions& options, int64_t max_tokens);
+// Positions to count for a prompt that is not known yet.
+constexpr int64_t kPromptAllowance = 512;
+
+// Prints the estimate for a prompt of this length and this limit on the answer
+// (-1: none).
+void print_memory_estimate(
+    const ModelOptions& options, int64_t prompt_tokens, int64_t max_tokens);
 
 // Throws Error when the machine has too little memory for the model.
 void check_memory(const ModelOptions& options, int64_t max_tokens);

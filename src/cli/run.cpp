@@ -238,8 +238,7 @@ int converse(const RunOptions& options, Session& session) {
 
 int run_chat(const RunOptions& options) {
   refuse_unbuilt(options.unbuilt);
-  check(options.sampling.params);
-  StopStrings valid(options.sampling.stops);
+  check_sampling_options(options.sampling);
   if (!options.no_memory_check) {
     check_memory(options.model, options.sampling.max_tokens);
   }

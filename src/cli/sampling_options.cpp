@@ -1,6 +1,7 @@
 #include "cli/sampling_options.h"
 
 #include "core/error.h"
+#include "engine/stop_strings.h"
 
 #include <CLI/CLI.hpp>
 
@@ -124,6 +125,14 @@ void declare_sampling_options(CLI::App& app, SamplingOptions& options) {
       ->type_name("TEXT")
       ->type_size(1)
       ->allow_extra_args(false);
+}
+
+void check_sampling_options(const SamplingOptions& options) {
+  check(options.params);
+  for (const std::string& text : options.logit_bias) {
+    parse_bias(text);
+  }
+  StopStrings valid(options.stops);
 }
 
 SamplingParams sampling_params(

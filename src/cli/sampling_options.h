@@ -25,6 +25,9 @@ struct SamplingOptions {
 
 void declare_sampling_options(CLI::App& app, SamplingOptions& options);
 
+// Throws UsageError for values that make no sense, before a model is loaded.
+void check_sampling_options(const SamplingOptions& options);
+
 // Complete and checked parameters; the tokenizer is needed for DRY's breakers.
 SamplingParams sampling_params(
     const SamplingOptions& options, const Tokenizer& tokenizer);

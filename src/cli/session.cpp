@@ -52,23 +52,30 @@ void declare_chat_options(CLI::App& app, ChatOptions& options) {
       "Print what the model thinks before its answer too"));
 }
 
+TextSide open_text(
+    const std::filesystem::path& folder, const ChatOptions& chat) {
+  TextSide text;
+  text.template_kwargs = parse_kwargs(chat.template_kwargs);
+  text.tokenizer = Tokenizer::load(folder);
+  if (!chat.no_chat_template) {
+    text.chat_template = ChatTemplate::load(folder);
+  }
+  return text;
+}
+
 Session open_session(const ModelOptions& options, const ChatOptions& chat) {
   Session session;
-  session.template_kwargs = parse_kwargs(chat.template_kwargs);
+  parse_kwargs(chat.template_kwargs);  // a wrong one fails before the load
   LoadOptions load = load_options(options);
   session.adapter_scales = adapter_scales(load);
   std::filesystem::path folder = checkpoint_folder(load.model);
 
   // The text side needs about as long as a small model's weights.
-  auto text = std::async(std::launch::async, [&] {
-    session.tokenizer = Tokenizer::load(folder);
-    if (!chat.no_chat_template) {
-      session.chat_template = ChatTemplate::load(folder);
-    }
-  });
+  auto text =
+      std::async(std::launch::async, [&] { return open_text(folder, chat); });
   session.model = load_model(load);
   clear_progress();
-  text.get();
+  static_cast<TextSide&>(session) = text.get();
   session.eos =
       eos_ids(session.model.config.json(), folder, session.tokenizer.get());
 
@@ -80,14 +87,14 @@ Session open_session(const ModelOptions& options, const ChatOptions& chat) {
   return session;
 }
 
-std::string Session::render(const nlohmann::ordered_json& messages) const {
+std::string TextSide::render(const nlohmann::ordered_json& messages) const {
   ChatTemplate::Input input;
   input.messages = &messages;
   input.kwargs = &template_kwargs;
   return chat_template->render(input);
 }
 
-std::vector<int32_t> Session::encode(
+std::vector<int32_t> TextSide::encode(
     const std::string& prompt, PromptKind kind) const {
   std::string warning;
   std::vector<int32_t> ids = encode_prompt(*tokenizer, prompt, kind, &warning);

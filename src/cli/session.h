@@ -25,19 +25,27 @@ struct ChatOptions {
 
 void declare_chat_options(CLI::App& app, ChatOptions& options);
 
-struct Session {
-  LoadedModel model;
+// The text side of a checkpoint alone.
+struct TextSide {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // null: plain text
   nlohmann::ordered_json template_kwargs;
-  std::vector<int32_t> eos;
-  std::vector<float> adapter_scales;
-  std::unique_ptr<Engine> engine;  // last: goes first
 
   // The prompt of a conversation: messages rendered by the template.
   std::string render(const nlohmann::ordered_json& messages) const;
   // The prompt's tokens, with a warning when it has two BOS.
   std::vector<int32_t> encode(const std::string& prompt, PromptKind kind) const;
+};
+
+// Throws TextError, or UsageError for wrong template variables.
+TextSide open_text(
+    const std::filesystem::path& folder, const ChatOptions& chat);
+
+struct Session : TextSide {
+  LoadedModel model;
+  std::vector<int32_t> eos;
+  std::vector<float> adapter_scales;
+  std::unique_ptr<Engine> engine;  // last: goes first
 };
 
 Session open_session(const ModelOptions& options, const ChatOptions& chat);

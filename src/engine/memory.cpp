@@ -14,7 +14,7 @@ namespace {
 // The program's own pages, its libraries and the fixed tables.
 constexpr uint64_t kProgramBytes = 14 << 20;
 // A tokenizer's vocabulary and merges, by entry.
-constexpr uint64_t kTokenizerBytesPerToken = 420;
+constexpr uint64_t kTokenizerBytesPerToken = 310;
 
 // A file with one number, or 0 ("max" and absence are no limit).
 uint64_t read_number(const std::string& path) {
