@@ -45,22 +45,22 @@ endif()
 
 # Written by the program and by cargo at install time, from what was built.
 install(CODE "
-  set(program \"$<TARGET_FILE:mlxcel>\")
-  set(stage \"${PROJECT_BINARY_DIR}/stage\")
-  file(REMOVE_RECURSE \${stage})
-  file(MAKE_DIRECTORY \${stage})
+  set(mlxcel_program \"$<TARGET_FILE:mlxcel>\")
+  set(mlxcel_stage \"${PROJECT_BINARY_DIR}/stage\")
+  file(REMOVE_RECURSE \${mlxcel_stage})
+  file(MAKE_DIRECTORY \${mlxcel_stage})
   foreach(shell bash zsh fish)
-    execute_process(COMMAND \${program} completions \${shell}
-                    OUTPUT_FILE \${stage}/completion.\${shell}
+    execute_process(COMMAND \${mlxcel_program} completions \${shell}
+                    OUTPUT_FILE \${mlxcel_stage}/completion.\${shell}
                     COMMAND_ERROR_IS_FATAL ANY)
   endforeach()
   execute_process(
     COMMAND ${MLXCEL_PYTHON} ${PROJECT_SOURCE_DIR}/scripts/make_man.py
-            \${program} \${stage}/man ${PROJECT_VERSION}
+            \${mlxcel_program} \${mlxcel_stage}/man ${PROJECT_VERSION}
     COMMAND_ERROR_IS_FATAL ANY)
   execute_process(
     COMMAND ${MLXCEL_PYTHON} ${PROJECT_SOURCE_DIR}/scripts/collect_licences.py
-            --output \${stage}/third-party-licences.txt
+            --output \${mlxcel_stage}/third-party-licences.txt
             --wheels \"${wheel_licences}\" --cargo \"${MLXCEL_CARGO}\"
     COMMAND_ERROR_IS_FATAL ANY)
 " COMPONENT program)
@@ -81,4 +81,7 @@ set(MLXCEL_PACKAGED_MODEL "" CACHE PATH
 if(MLXCEL_PACKAGED_MODEL)
   install(DIRECTORY ${MLXCEL_PACKAGED_MODEL}
           DESTINATION share/mlxcel/models COMPONENT model EXCLUDE_FROM_ALL)
+  # Its licence is the same as ours.
+  install(FILES LICENSE DESTINATION share/doc/mlxcel-model
+          COMPONENT model EXCLUDE_FROM_ALL)
 endif()
