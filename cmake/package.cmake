@@ -19,11 +19,11 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME mlxcel)
-set(CPACK_DEBIAN_PROGRAM_PACKAGE_DEPENDS 
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_DEPENDS
     "libc6 (>= 2.35), libgcc-s1, libstdc++6 (>= 12)")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS mlxcel-model)
 set(CPACK_DEBIAN_PROGRAM_DESCRIPTION
-    "Runs language models from MLX and Hugging Face checkpoints.")
+    "On CPUs it computes on the quantized weights where they lie in the file.")
 set(CPACK_DEBIAN_MODEL_PACKAGE_NAME mlxcel-model)
 set(CPACK_DEBIAN_MODEL_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_MODEL_PACKAGE_ENHANCES mlxcel)
