@@ -70,15 +70,11 @@ impl From<Added> for AddedToken {
     }
 }
 
-#[derive(Deserialize)]
-struct ModelKind<'a> {
-    #[serde(borrow, rename = "type", default)]
-    kind: Option<Cow<'a, str>>,
-}
-
 /// A BPE model's fields; dropout is for training and left out.
 #[derive(Deserialize)]
-struct BpeFile {
+struct BpeFile<'a> {
+    #[serde(borrow, rename = "type", default)]
+    kind: Option<Cow<'a, str>>,
     vocab: Vocab,
     merges: Merges,
     #[serde(default)]
@@ -106,11 +102,12 @@ impl<'de> Deserialize<'de> for Vocab {
                 f.write_str("an object of tokens and ids")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocab, A::Error> {
-                let mut vocab = AHashMap::with_capacity(1 << 16);
-                while let Some((token, id)) = map.next_entry()? {
-                    vocab.insert(token, id);
+                // Through a list, so that the table is made in its final size.
+                let mut list: Vec<(String, u32)> = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    list.push(entry);
                 }
-                Ok(Vocab(vocab))
+                Ok(Vocab(list.into_iter().collect()))
             }
         }
         deserializer.deserialize_map(MapVisitor)
@@ -158,9 +155,8 @@ impl<'de> Deserialize<'de> for Merges {
                 f.write_str("a list of merges")
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Merges, A::Error> {
-                let mut merges = Vec::with_capacity(1 << 16);
+                let mut merges = Vec::new();
                 while let Some(Merge(a, b)) = seq.next_element()? {
-                    // The library slices the second part by the prefix.
                     merges.push((a, b));
                 }
                 Ok(Merges(merges))
@@ -171,26 +167,20 @@ impl<'de> Deserialize<'de> for Merges {
 }
 
 fn read_model(json: &str) -> Result<ModelWrapper, Failure> {
-    let kind: ModelKind = serde_json::from_str(json)?;
-    if kind.kind.as_deref() != Some("BPE") {
-        return Ok(serde_json::from_str(json)?);
+    match serde_json::from_str::<BpeFile>(json) {
+        Ok(file) if file.kind.as_deref() == Some("BPE") => build_bpe(file),
+        // Another type, or an old file that does not name it.
+        Ok(_) => Ok(serde_json::from_str(json)?),
+        Err(error) => serde_json::from_str(json).map_err(|_| error.into()),
     }
-    let file: BpeFile = serde_json::from_str(json)?;
+}
+
+fn build_bpe(file: BpeFile) -> Result<ModelWrapper, Failure> {
     let prefix = file.continuing_subword_prefix.unwrap_or_default();
+    // The library cuts this prefix off the second part unseen.
     if let Some((_, b)) = file.merges.0.iter().find(|(_, b)| !b.starts_with(&prefix)) {
         return Err(Failure::Error(format!(
             "merge part {b:?} does not start with continuing_subword_prefix {prefix:?}"
-        )));
-    }
-    let longest = file.vocab.0.keys().map(String::len).max().unwrap_or(0);
-    if let Some((a, b)) = file
-        .merges
-        .0
-        .iter()
-        .find(|(a, b)| a.len() + b.len() - prefix.len() > longest)
-    {
-        return Err(Failure::Error(format!(
-            "merge of {a:?} and {b:?} gives a token that the vocabulary lacks"
         )));
     }
     let mut builder = BPE::builder()
