@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
     Isas,
     LinearOnIsa,
     ::testing::ValuesIn(supported_isas()),
-    [](const auto& info) { return std::string(name_of(info.param)); });
+    [](const auto& isa) { return std::string(name_of(isa.param)); });
 
 void expect_products(Isa isa, const Format& format, bool int8) {
   SCOPED_TRACE(describe(format) + (int8 ? ", int8 prefill" : ""));

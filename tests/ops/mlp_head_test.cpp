@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(
     Isas,
     MlpOnIsa,
     ::testing::ValuesIn(supported_isas()),
-    [](const auto& info) { return std::string(name_of(info.param)); });
+    [](const auto& isa) { return std::string(name_of(isa.param)); });
 
 TEST_P(MlpOnIsa, MatchesF64LoopForEveryActivation) {
   auto context = make_context(GetParam(), 2, DType::f32);

@@ -1,6 +1,55 @@
 // Products of few activation rows: each vector of weights is read once for up
 // to eight rows. Included inside an anonymous namespace.
 
+// Rows of activations `stride` bytes apart, addressed from two bases with the
+// scaled indexes that instructions have.
+struct RowBases {
+  const std::byte *first, *fifth;
+  size_t stride, stride3;
+
+  RowBases(const std::byte* x, size_t x_stride)
+      : first(x),
+        fifth(x + 4 * x_stride),
+        stride(x_stride),
+        stride3(3 * x_stride) {}
+  const std::byte* at(int i, int64_t offset) const {
+    const std::byte* base = i < 4 ? first : fifth;
+    switch (i % 4) {
+      case 0:
+        return base + offset;
+      case 1:
+        return base + stride + offset;
+      case 2:
+        return base + 2 * stride + offset;
+      default:
+        return base + stride3 + offset;
+    }
+  }
+};
+
+// Makes the compiler load activations again for the next row of weights: kept
+// ones would not leave registers for the sums.
+template <int kX>
+inline void forget_loads() {
+  if constexpr (kX > 2) {
+    asm volatile("" ::: "memory");
+  }
+}
+
+// One load for both uses: folded into the products it would be done twice, and
+// loads are what limits them.
+inline void keep_in_register(I& v) {
+  asm("" : MLXCEL_VECTOR_REGISTER(v));
+}
+
+// How far ahead of the loads weights are fetched: whole blocks of `rows` rows,
+// at least the bytes that arrive during one access to memory.
+inline int64_t fetch_distance(const Matrix& m, int rows) {
+  constexpr int64_t kLeast = 4096;
+  int64_t block = int64_t(m.weight_stride) * rows;
+  return block >= kLeast ? block : (kLeast + block - 1) / block * block;
+}
+
 // ---- f32: weights converted in order, one fused multiply-add a vector.
 
 inline size_t f32_row_bytes(const Matrix& m) {
@@ -24,10 +73,7 @@ void f32_block(
     size_t x_stride,
     float* y,
     int64_t ldy) {
-  const float* xs[kX];
-  for (int i = 0; i < kX; ++i) {
-    xs[i] = reinterpret_cast<const float*>(x + size_t(i) * x_stride);
-  }
+  RowBases xs(x, x_stride);
   // Rows past the end are computed again from the last one and not stored.
   auto row_at = [&](int r) { return row + (r < count ? r : count - 1); };
   Reader readers[4] = {
@@ -42,7 +88,7 @@ void f32_block(
     }
   }
   int64_t group = Reader::kGroups ? m.quant.group_size : m.in;
-  size_t ahead = m.weight_stride * kRows;
+  int64_t ahead = fetch_distance(m, kRows);
   for (int64_t g = 0, k = 0; k < m.in; ++g) {
     for (int r = 0; r < kRows; ++r) {
       readers[r].group(g);
@@ -57,7 +103,7 @@ void f32_block(
             _MM_HINT_T0);
 #pragma GCC unroll 8
         for (int i = 0; i < kX; ++i) {
-          acc[i][r] = f_fma(w, f_load(xs[i] + k), acc[i][r]);
+          acc[i][r] = f_fma(w, f_load(xs.at(i, k * 4)), acc[i][r]);
         }
       }
     }
@@ -67,15 +113,13 @@ void f32_block(
         F w = readers[r].part(k, end - k);
 #pragma GCC unroll 8
         for (int i = 0; i < kX; ++i) {
-          acc[i][r] = f_fma(w, f_load(xs[i] + k), acc[i][r]);
+          acc[i][r] = f_fma(w, f_load(xs.at(i, k * 4)), acc[i][r]);
         }
       }
       k = end;
     }
   }
-  for (int i = 0; i < kX; ++i) {
-    store_sums<kRows>(acc[i], count, y + i * ldy);
-  }
+  store_sums<kRows, kX>(acc, count, y, ldy);
 }
 
 // ---- int16: codes times 16-bit activations, exact within a vector.
@@ -215,6 +259,9 @@ void int16_block(
     int64_t ldy) {
   constexpr int kStreams = 16 / kBits;
   constexpr int64_t kVector = kLanes * 4;
+  // Rows of weights that use a loaded vector of activations, as far as there
+  // are registers.
+  constexpr int kTogether = kLanes == 16 || kX <= 2 ? 2 : 1;
   Int16Layout layout(m);
   int64_t groups = m.in / m.quant.group_size;
   int64_t width = m.quant.group_size * kBits / 32;  // lanes of a group
@@ -229,8 +276,8 @@ void int16_block(
   }
   const std::byte* lane_scales = x + layout.codes_bytes;
   const std::byte* sums = lane_scales + layout.scales_bytes;
-  int64_t ahead = row_bytes * kRows;
-  int64_t scales_ahead = int64_t(m.scale_stride) * kRows;
+  int64_t ahead = fetch_distance(m, kRows);
+  int64_t scales_ahead = ahead / row_bytes * int64_t(m.scale_stride);
 
   F acc[kX][kRows];
 #pragma GCC unroll 8
@@ -264,22 +311,39 @@ void int16_block(
     for (int64_t first = block; block < block_end; ++block) {
       I lanes = i_load(index + (block - first) * kLanes);
       int64_t at = block * kVector;
-      const std::byte* x_block = x + block * kStreams * kVector;
-      const std::byte* x_scale = lane_scales + block * kVector;
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        I v = at + kVector <= row_bytes
-                  ? i_load(codes[r] + at)
-                  : i_load_part(codes[r] + at, row_bytes - at);
-        _mm_prefetch(
-            reinterpret_cast<const char*>(codes[r]) + at + ahead, _MM_HINT_T0);
-        I dot[kX];
+      RowBases x_block(x + block * kStreams * kVector, x_stride);
+      RowBases x_scale(lane_scales + block * kVector, x_stride);
+#pragma GCC unroll 2
+      for (int r0 = 0; r0 < kRows; r0 += kTogether) {
+        forget_loads<kX>();
+        I v[kTogether];
+#pragma GCC unroll 2
+        for (int r = 0; r < kTogether; ++r) {
+          const std::byte* row_codes = codes[r0 + r] + at;
+          v[r] = at + kVector <= row_bytes
+                     ? i_load(row_codes)
+                     : i_load_part(row_codes, row_bytes - at);
+          _mm_prefetch(
+              reinterpret_cast<const char*>(row_codes) + ahead, _MM_HINT_T0);
+        }
+        I dot[kX][kTogether];
         auto add_stream = [&]<int kStream>() {
-          I w = stream_codes<kBits, kStream>(v);
+          I w[kTogether];
+#pragma GCC unroll 2
+          for (int r = 0; r < kTogether; ++r) {
+            w[r] = stream_codes<kBits, kStream>(v[r]);
+          }
 #pragma GCC unroll 8
           for (int i = 0; i < kX; ++i) {
-            I xv = i_load(x_block + size_t(i) * x_stride + kStream * kVector);
-            dot[i] = i_dot16(kStream == 0 ? i_zero() : dot[i], w, xv);
+            I xv = i_load(x_block.at(i, kStream * kVector));
+            if constexpr (kTogether == 2) {
+              keep_in_register(xv);
+            }
+#pragma GCC unroll 2
+            for (int r = 0; r < kTogether; ++r) {
+              dot[i][r] =
+                  i_dot16(kStream == 0 ? i_zero() : dot[i][r], w[r], xv);
+            }
           }
         };
         add_stream.template operator()<0>();
@@ -288,23 +352,74 @@ void int16_block(
           add_stream.template operator()<2>();
           add_stream.template operator()<3>();
         }
-        F expanded = f_permute(scale[r], lanes);
+        F expanded[kTogether];
+#pragma GCC unroll 2
+        for (int r = 0; r < kTogether; ++r) {
+          expanded[r] = f_permute(scale[r0 + r], lanes);
+        }
 #pragma GCC unroll 8
         for (int i = 0; i < kX; ++i) {
-          F scaled =
-              f_mul(i_to_f(dot[i]), f_load(x_scale + size_t(i) * x_stride));
-          acc[i][r] = f_fma(scaled, expanded, acc[i][r]);
+          F x_lanes = f_load(x_scale.at(i, 0));
+#pragma GCC unroll 2
+          for (int r = 0; r < kTogether; ++r) {
+            acc[i][r0 + r] = f_fma(
+                f_mul(i_to_f(dot[i][r]), x_lanes), expanded[r], acc[i][r0 + r]);
+          }
         }
       }
     }
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < kX; ++i) {
-    store_sums<kRows>(acc[i], count, y + i * ldy);
-  }
+  store_sums<kRows, kX>(acc, count, y, ldy);
 }
 
 // ---- Dispatch.
+
+// At most kMaxX activation rows.
+template <typename Block>
+void decode_chunk(
+    const Matrix& m,
+    int64_t begin,
+    int64_t end,
+    const std::byte* x,
+    size_t x_stride,
+    int rows,
+    float* y,
+    int64_t ldy) {
+  for (int64_t o = begin; o < end; o += 4) {
+    int count = int(min_of(4, end - o));
+    float* out = y + (o - begin);
+    auto wide = [&]<int kX>() {  // two weight rows at a time
+      for (int h = 0; h < count; h += 2) {
+        Block::template run<2, kX>(
+            m, o + h, int(min_of(2, count - h)), x, x_stride, out + h, ldy);
+      }
+    };
+    switch (rows) {
+      case 1:
+        Block::template run<4, 1>(m, o, count, x, x_stride, out, ldy);
+        break;
+      case 2:
+        Block::template run<4, 2>(m, o, count, x, x_stride, out, ldy);
+        break;
+      case 3:
+        wide.template operator()<3>();
+        break;
+      case 4:
+        wide.template operator()<4>();
+        break;
+#if defined(__AVX512F__)
+      case 5:
+        wide.template operator()<5>();
+        break;
+      case 6:
+        wide.template operator()<6>();
+        break;
+#endif
+      default:
+        break;
+    }
+  }
+}
 
 // Block<rows, x>::run for `count` weight rows and kX activation rows.
 template <typename Block>
@@ -318,52 +433,25 @@ void decode_rows(
     float* y,
     int64_t ldy) {
   int chunks = (rows + kMaxX - 1) / kMaxX;
-  for (int64_t o = begin; o < end; o += 4) {
-    int count = int(min_of(4, end - o));
+  // Weights that stay in the second cache while all chunks of rows use them.
+  constexpr int64_t kBlockBytes = 128 * 1024;
+  int64_t block = kBlockBytes / int64_t(m.weight_stride) / 4 * 4;
+  block = chunks == 1 ? end - begin : block < 4 ? 4 : block;
+  for (int64_t o0 = begin; o0 < end; o0 += block) {
     for (int c = 0; c < chunks; ++c) {
       int r0 = rows * c / chunks, n = rows * (c + 1) / chunks - r0;
-      const std::byte* xc = x + size_t(r0) * x_stride;
-      float* yc = y + r0 * ldy + (o - begin);
-      auto wide = [&]<int kX>() {  // two weight rows at a time
-        for (int h = 0; h < count; h += 2) {
-          Block::template run<2, kX>(
-              m, o + h, int(min_of(2, count - h)), xc, x_stride, yc + h, ldy);
-        }
-      };
-      switch (n) {
-        case 1:
-          Block::template run<4, 1>(m, o, count, xc, x_stride, yc, ldy);
-          break;
-        case 2:
-          Block::template run<4, 2>(m, o, count, xc, x_stride, yc, ldy);
-          break;
-        case 3:
-          wide.template operator()<3>();
-          break;
-        case 4:
-          wide.template operator()<4>();
-          break;
-#if defined(__AVX512F__)
-        case 5:
-          wide.template operator()<5>();
-          break;
-        case 6:
-          wide.template operator()<6>();
-          break;
-        case 7:
-          wide.template operator()<7>();
-          break;
-        case 8:
-          wide.template operator()<8>();
-          break;
-#endif
-        default:
-          break;
-      }
+      decode_chunk<Block>(
+          m,
+          o0,
+          min_of(o0 + block, end),
+          x + size_t(r0) * x_stride,
+          x_stride,
+          n,
+          y + r0 * ldy + (o0 - begin),
+          ldy);
     }
   }
 }
-
 template <typename Reader>
 struct F32Block {
   template <int kRows, int kX, typename... Args>

@@ -146,7 +146,8 @@ void term_dot(
           acc[r] = f_fma(T::part(row[r] + k * T::kBytes, in - k), v, acc[r]);
         }
       }
-      store_sums<4>(acc, count, y + (j - begin));
+      store_four(
+          sum_lanes(acc[0], acc[1], acc[2], acc[3]), count, y + (j - begin));
     }
   });
 }

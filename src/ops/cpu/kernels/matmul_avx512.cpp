@@ -8,7 +8,7 @@
 namespace mlxcel::cpu {
 namespace {
 
-constexpr int kMaxX = 8;          // activation rows of a decode block
+constexpr int kMaxX = 6;          // activation rows of a decode block
 constexpr int kTileRows = 12;     // activation rows of a tile
 constexpr int kIntegerRows = 12;  // of a tile at once, integer products
 

@@ -152,26 +152,42 @@ inline __m128 sum_lanes(F a, F b, F c, F d) {
   return _mm_add_ps(_mm_movelh_ps(even, odd), _mm_movehl_ps(odd, even));
 }
 
-// Writes the sums of acc[r], r < rows, to out[r].
-template <int kRows>
-inline void store_sums(const F* acc, int rows, float* out) {
+inline void store_four(__m128 sums, int count, float* out) {
+  if (count == 4) {
+    _mm_storeu_ps(out, sums);
+    return;
+  }
+  float buffer[4];
+  _mm_storeu_ps(buffer, sums);
+  for (int r = 0; r < count; ++r) {
+    out[r] = buffer[r];
+  }
+}
+
+// y[i * ldy + r] = the sum of acc[i][r], for r < count.
+template <int kRows, int kX>
+inline void store_sums(F (&acc)[kX][kRows], int count, float* y, int64_t ldy) {
   static_assert(kRows == 2 || kRows == 4);
   if constexpr (kRows == 4) {
-    __m128 sums = sum_lanes(acc[0], acc[1], acc[2], acc[3]);
-    if (rows == 4) {
-      _mm_storeu_ps(out, sums);
-      return;
-    }
-    float buffer[4];
-    _mm_storeu_ps(buffer, sums);
-    for (int r = 0; r < rows; ++r) {
-      out[r] = buffer[r];
+#pragma GCC unroll 8
+    for (int i = 0; i < kX; ++i) {
+      F(&a)[kRows] = acc[i];
+      store_four(sum_lanes(a[0], a[1], a[2], a[3]), count, y + i * ldy);
     }
   } else {
-    float buffer[4];
-    _mm_storeu_ps(buffer, sum_lanes(acc[0], acc[1], acc[0], acc[1]));
-    for (int r = 0; r < rows; ++r) {
-      out[r] = buffer[r];
+#pragma GCC unroll 4
+    for (int i = 0; i < kX; i += 2) {
+      F(&a)[kRows] = acc[i];
+      F(&b)[kRows] = acc[i + 1 < kX ? i + 1 : i];
+      __m128 sums = sum_lanes(a[0], a[1], b[0], b[1]);
+      float buffer[4];
+      _mm_storeu_ps(buffer, sums);
+      for (int r = 0; r < count; ++r) {
+        y[i * ldy + r] = buffer[r];
+        if (i + 1 < kX) {
+          y[(i + 1) * ldy + r] = buffer[2 + r];
+        }
+      }
     }
   }
 }

@@ -2,6 +2,9 @@
 // namespace: each kernel file has its own copy.
 
 constexpr int kLanes = 16;
+// Constraint of an asm operand.
+#define MLXCEL_VECTOR_REGISTER "+v"
+
 using F = __m512;
 using I = __m512i;
 
