@@ -222,7 +222,7 @@ class Product {
   std::span<const int32_t> row_index_;
 
   // Offsets into the scratch memory.
-  std::vector<size_t> decode_offset_, decode_stride_;  // a format
+  std::vector<size_t> decode_offset_;  // a format
   std::vector<size_t> tile_offset_, tile_stride_;
   std::vector<int64_t> term_offset_;  // floats, a term
   size_t decode_bytes_ = 0;           // of all formats, one copy

@@ -45,8 +45,8 @@ Product::Product(
   if (plan.decode_rows > 0) {
     for (const Matrix& format : linear.decode_formats()) {
       decode_offset_.push_back(decode_bytes_);
-      decode_stride_.push_back(kernels.decode_row_bytes(format));
-      decode_bytes_ += decode_stride_.back() * size_t(plan.decode_rows);
+      decode_bytes_ += round_up(
+          kernels.decode_row_bytes(format) * size_t(plan.decode_rows), 64);
     }
   }
   size_t bytes = decode_bytes_ * (shared_ ? 1 : size_t_threads);
@@ -120,7 +120,9 @@ void Product::pack_decode_rows(int thread, int begin, int end) {
       kernels.decode_pack(
           linear_.decode_formats()[f],
           x,
-          packed + decode_offset_[f] + size_t(r) * decode_stride_[f]);
+          r,
+          plan_.decode_rows,
+          packed + decode_offset_[f]);
     }
   }
 }
@@ -270,7 +272,6 @@ void Product::decode(
           b - part.first,
           e - part.first,
           packed + decode_offset_[format],
-          decode_stride_[format],
           plan_.decode_rows,
           y + (b - begin),
           ldy);

@@ -1,31 +1,30 @@
 // Products of few activation rows: each vector of weights is read once for up
 // to eight rows. Included inside an anonymous namespace.
 
-// Rows of activations `stride` bytes apart, addressed from two bases with the
-// scaled indexes that instructions have.
-struct RowBases {
-  const std::byte *first, *fifth;
-  size_t stride, stride3;
+// Activation rows are packed in chunks of at most kMaxX rows, the rows of a
+// chunk side by side in the order in which a block reads them.
+struct Chunk {
+  int first, rows;
+};
 
-  RowBases(const std::byte* x, size_t x_stride)
-      : first(x),
-        fifth(x + 4 * x_stride),
-        stride(x_stride),
-        stride3(3 * x_stride) {}
-  const std::byte* at(int i, int64_t offset) const {
-    const std::byte* base = i < 4 ? first : fifth;
-    switch (i % 4) {
-      case 0:
-        return base + offset;
-      case 1:
-        return base + stride + offset;
-      case 2:
-        return base + 2 * stride + offset;
-      default:
-        return base + stride3 + offset;
+inline Chunk chunk_at(int index, int chunks, int rows) {
+  int first = rows * index / chunks;
+  return {first, rows * (index + 1) / chunks - first};
+}
+
+inline int chunk_count(int rows) {
+  return (rows + kMaxX - 1) / kMaxX;
+}
+
+inline Chunk chunk_of(int row, int rows) {
+  int chunks = chunk_count(rows);
+  for (int c = 0;; ++c) {
+    Chunk chunk = chunk_at(c, chunks, rows);
+    if (row < chunk.first + chunk.rows) {
+      return chunk;
     }
   }
-};
+}
 
 // Makes the compiler load activations again for the next row of weights: kept
 // ones would not leave registers for the sums.
@@ -36,18 +35,11 @@ inline void forget_loads() {
   }
 }
 
-// One load for both uses: folded into the products it would be done twice, and
-// loads are what limits them.
-inline void keep_in_register(I& v) {
-  asm("" : MLXCEL_VECTOR_REGISTER(v));
-}
-
-// How far ahead of the loads weights are fetched: whole blocks of `rows` rows,
-// at least the bytes that arrive during one access to memory.
-inline int64_t fetch_distance(const Matrix& m, int rows) {
-  constexpr int64_t kLeast = 4096;
+// How far ahead of the loads weights are fetched, in bytes: whole blocks of
+// `rows` weight rows, at least `least`, what arrives during one access.
+inline int64_t fetch_distance(const Matrix& m, int rows, int64_t least) {
   int64_t block = int64_t(m.weight_stride) * rows;
-  return block >= kLeast ? block : (kLeast + block - 1) / block * block;
+  return (least + block - 1) / block * block;
 }
 
 // ---- f32: weights converted in order, one fused multiply-add a vector.
@@ -56,12 +48,15 @@ inline size_t f32_row_bytes(const Matrix& m) {
   return size_t(ceil_to(m.in, 16)) * sizeof(float);
 }
 
-inline void f32_pack_row(const Matrix& m, const float* x, std::byte* out) {
-  __builtin_memcpy(out, x, size_t(m.in) * sizeof(float));
-  __builtin_memset(
-      out + size_t(m.in) * sizeof(float),
-      0,
-      f32_row_bytes(m) - size_t(m.in) * sizeof(float));
+// [vector of columns][row][lane]
+inline void f32_pack_row(
+    const Matrix& m, const float* x, int slot, int rows, std::byte* out) {
+  std::byte* at = out + slot * kLanes * 4;
+  for (int64_t k = 0; k < m.in; k += kLanes, at += rows * kLanes * 4) {
+    int64_t left = m.in - k;
+    F v = left >= kLanes ? f_load(x + k) : f_load_part(x + k, left);
+    f_store(reinterpret_cast<float*>(at), v);
+  }
 }
 
 template <typename Reader, int kRows, int kX>
@@ -70,10 +65,8 @@ void f32_block(
     int64_t row,
     int count,
     const std::byte* x,
-    size_t x_stride,
     float* y,
     int64_t ldy) {
-  RowBases xs(x, x_stride);
   // Rows past the end are computed again from the last one and not stored.
   auto row_at = [&](int r) { return row + (r < count ? r : count - 1); };
   Reader readers[4] = {
@@ -88,7 +81,7 @@ void f32_block(
     }
   }
   int64_t group = Reader::kGroups ? m.quant.group_size : m.in;
-  int64_t ahead = fetch_distance(m, kRows);
+  int64_t ahead = fetch_distance(m, kRows, 4096);
   for (int64_t g = 0, k = 0; k < m.in; ++g) {
     for (int r = 0; r < kRows; ++r) {
       readers[r].group(g);
@@ -103,9 +96,10 @@ void f32_block(
             _MM_HINT_T0);
 #pragma GCC unroll 8
         for (int i = 0; i < kX; ++i) {
-          acc[i][r] = f_fma(w, f_load(xs.at(i, k * 4)), acc[i][r]);
+          acc[i][r] = f_fma(w, f_load(x + i * kLanes * 4), acc[i][r]);
         }
       }
+      x += kX * kLanes * 4;
     }
     if (k < end) {
 #pragma GCC unroll 4
@@ -113,7 +107,7 @@ void f32_block(
         F w = readers[r].part(k, end - k);
 #pragma GCC unroll 8
         for (int i = 0; i < kX; ++i) {
-          acc[i][r] = f_fma(w, f_load(xs.at(i, k * 4)), acc[i][r]);
+          acc[i][r] = f_fma(w, f_load(x + i * kLanes * 4), acc[i][r]);
         }
       }
       k = end;
@@ -133,42 +127,53 @@ void f32_block(
 
 constexpr int64_t kScaleGroup = 32;  // activations that share a scale
 
+// For each kLanes weight groups: their sums, then for each vector of codes in
+// them its streams and its lane scales; each [row][vector].
 struct Int16Layout {
-  int64_t blocks, streams, sums;  // offsets in the order of the layout
-  size_t codes_bytes, scales_bytes;
+  int64_t blocks;        // vectors of codes in a row
+  int64_t chunk_groups;  // vectors of sums
+  int64_t width;         // lanes of a weight group
+  int streams;
 
   explicit Int16Layout(const Matrix& m) {
-    int64_t words = m.in * m.quant.bits / 32;
-    blocks = (words + kLanes - 1) / kLanes;
+    int64_t groups = m.in / m.quant.group_size;
+    blocks = (m.in * m.quant.bits / 32 + kLanes - 1) / kLanes;
+    chunk_groups = (groups + kLanes - 1) / kLanes;
+    width = m.quant.group_size * m.quant.bits / 32;
     streams = 16 / m.quant.bits;
-    sums = ceil_to(m.in / m.quant.group_size, 16);
-    codes_bytes = size_t(blocks * streams * kLanes * 4);
-    scales_bytes = size_t(blocks * kLanes * 4);
   }
-  size_t bytes() const {
-    return size_t(ceil_to(int64_t(codes_bytes + scales_bytes) + sums * 4, 64));
+  size_t row_bytes() const {
+    return size_t((chunk_groups + blocks * (streams + 1)) * kLanes * 4);
+  }
+  // Offsets in vectors, of one row.
+  int64_t sums_at(int64_t chunk) const {
+    return chunk + chunk * width * (streams + 1);
+  }
+  int64_t block_at(int64_t block) const {
+    return block / width + 1 + block * (streams + 1);
   }
 };
 
 template <int kBits>
-void int16_pack_row_of(const Matrix& m, const float* x, std::byte* out) {
+void int16_pack_row_of(
+    const Matrix& m, const float* x, int slot, int rows, std::byte* out) {
   constexpr int kStreams = 16 / kBits;
   constexpr int kBlock = kLanes * 32 / kBits;  // columns in a vector of codes
   constexpr int kLaneColumns = 32 / kBits;
+  constexpr int64_t kVector = kLanes * 4;
   Int16Layout layout(m);
-  auto* codes = reinterpret_cast<int16_t*>(out);
-  auto* scales = reinterpret_cast<float*>(out + layout.codes_bytes);
-  auto* sums =
-      reinterpret_cast<float*>(out + layout.codes_bytes + layout.scales_bytes);
-  for (int64_t g = 0; g < layout.sums; ++g) {
-    sums[g] = 0;
+  // Vector v of one row is the row's in row `v` of the side by side ones.
+  auto vector = [&](int64_t v) { return out + (v * rows + slot) * kVector; };
+  for (int64_t c = 0; c < layout.chunk_groups; ++c) {
+    f_store(reinterpret_cast<float*>(vector(layout.sums_at(c))), f_zero());
   }
   int64_t per_sum = m.quant.group_size / kScaleGroup;
   for (int64_t b = 0; b < layout.blocks; ++b) {
-    int64_t k0 = b * kBlock;
+    int64_t k0 = b * kBlock, at = layout.block_at(b);
     alignas(64) int16_t natural[kBlock];
+    auto* scales = reinterpret_cast<float*>(vector(at + kStreams));
     for (int64_t j = 0; j < kBlock; j += kScaleGroup) {
-      float* lane = scales + b * kLanes + j / kLaneColumns;
+      float* lane = scales + j / kLaneColumns;
       if (k0 + j >= m.in) {
         __builtin_memset(natural + j, 0, kScaleGroup * 2);
         for (int l = 0; l < kScaleGroup / kLaneColumns; ++l) {
@@ -198,13 +203,17 @@ void int16_pack_row_of(const Matrix& m, const float* x, std::byte* out) {
       // Of the rounded values, so that their errors meet the weight itself and
       // not scale * code, which is larger.
       float total = _mm_cvtss_f32(sum_lanes(sum, sum, sum, sum));
-      sums[(k0 + j) / kScaleGroup / per_sum] += scale * total;
+      int64_t group = (k0 + j) / kScaleGroup / per_sum;
+      auto* sums =
+          reinterpret_cast<float*>(vector(layout.sums_at(group / kLanes)));
+      sums[group % kLanes] += scale * total;
     }
     for (int s = 0; s < kStreams; ++s) {
-      int16_t* stream = codes + (b * kStreams + s) * kLanes * 2;
+      alignas(64) int16_t stream[kLanes * 2];
       for (int w = 0; w < kLanes * 2; ++w) {
         stream[w] = natural[w * kStreams + s];
       }
+      i_store(vector(at + s), i_load(stream));
     }
   }
 }
@@ -254,7 +263,6 @@ void int16_block(
     int64_t row,
     int count,
     const std::byte* x,
-    size_t x_stride,
     float* y,
     int64_t ldy) {
   constexpr int kStreams = 16 / kBits;
@@ -264,20 +272,22 @@ void int16_block(
   constexpr int kTogether = kLanes == 16 || kX <= 2 ? 2 : 1;
   Int16Layout layout(m);
   int64_t groups = m.in / m.quant.group_size;
-  int64_t width = m.quant.group_size * kBits / 32;  // lanes of a group
   int64_t row_bytes = int64_t(m.weight_stride);
-  const int32_t* index = group_index(width);
+  const int32_t* index = group_index(layout.width);
+  // Rows past the end are computed again from the last one and not stored.
   const std::byte *codes[kRows], *scales[kRows], *biases[kRows];
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     size_t at = size_t(row + (r < count ? r : count - 1));
     codes[r] = m.weight + at * m.weight_stride;
     scales[r] = m.scales + at * m.scale_stride;
     biases[r] = m.biases + at * m.scale_stride;
   }
-  const std::byte* lane_scales = x + layout.codes_bytes;
-  const std::byte* sums = lane_scales + layout.scales_bytes;
-  int64_t ahead = fetch_distance(m, kRows);
-  int64_t scales_ahead = ahead / row_bytes * int64_t(m.scale_stride);
+  // Measured: where there is much work for each byte, hints are best close to
+  // the loads, beside the streams that the hardware follows.
+  int64_t blocks_ahead = fetch_distance(m, kRows, kX == 1 ? 8192 : 4096);
+  int64_t ahead = kX > 2 ? 256 : blocks_ahead;
+  int64_t scales_ahead = blocks_ahead / row_bytes * int64_t(m.scale_stride);
 
   F acc[kX][kRows];
 #pragma GCC unroll 8
@@ -287,6 +297,7 @@ void int16_block(
       acc[i][r] = f_zero();
     }
   }
+  int64_t left = row_bytes;  // bytes of codes
   for (int64_t g = 0; g < groups; g += kLanes) {
     F scale[kRows];
     bool whole = groups - g >= kLanes;
@@ -302,29 +313,26 @@ void int16_block(
           reinterpret_cast<const char*>(b) + scales_ahead, _MM_HINT_T0);
 #pragma GCC unroll 8
       for (int i = 0; i < kX; ++i) {
-        acc[i][r] =
-            f_fma(bias, f_load(sums + size_t(i) * x_stride + g * 4), acc[i][r]);
+        acc[i][r] = f_fma(bias, f_load(x + i * kVector), acc[i][r]);
       }
     }
-    int64_t block = g * width / kLanes;
-    int64_t block_end = min_of(block + width, layout.blocks);
-    for (int64_t first = block; block < block_end; ++block) {
-      I lanes = i_load(index + (block - first) * kLanes);
-      int64_t at = block * kVector;
-      RowBases x_block(x + block * kStreams * kVector, x_stride);
-      RowBases x_scale(lane_scales + block * kVector, x_stride);
+    x += kX * kVector;
+    const int32_t* lanes_at = index;
+    for (int64_t b = 0; b < layout.width && left > 0; ++b) {
+      I lanes = i_load(lanes_at);
+      lanes_at += kLanes;
 #pragma GCC unroll 2
       for (int r0 = 0; r0 < kRows; r0 += kTogether) {
         forget_loads<kX>();
         I v[kTogether];
 #pragma GCC unroll 2
         for (int r = 0; r < kTogether; ++r) {
-          const std::byte* row_codes = codes[r0 + r] + at;
-          v[r] = at + kVector <= row_bytes
-                     ? i_load(row_codes)
-                     : i_load_part(row_codes, row_bytes - at);
+          v[r] = left >= kVector ? i_load(codes[r0 + r])
+                                 : i_load_part(codes[r0 + r], left);
           _mm_prefetch(
-              reinterpret_cast<const char*>(row_codes) + ahead, _MM_HINT_T0);
+              reinterpret_cast<const char*>(codes[r0 + r]) + ahead,
+              _MM_HINT_T0);
+          codes[r0 + r] += kVector;
         }
         I dot[kX][kTogether];
         auto add_stream = [&]<int kStream>() {
@@ -335,10 +343,7 @@ void int16_block(
           }
 #pragma GCC unroll 8
           for (int i = 0; i < kX; ++i) {
-            I xv = i_load(x_block.at(i, kStream * kVector));
-            if constexpr (kTogether == 2) {
-              keep_in_register(xv);
-            }
+            I xv = i_load(x + (kStream * kX + i) * kVector);
 #pragma GCC unroll 2
             for (int r = 0; r < kTogether; ++r) {
               dot[i][r] =
@@ -359,7 +364,7 @@ void int16_block(
         }
 #pragma GCC unroll 8
         for (int i = 0; i < kX; ++i) {
-          F x_lanes = f_load(x_scale.at(i, 0));
+          F x_lanes = f_load(x + (kStreams * kX + i) * kVector);
 #pragma GCC unroll 2
           for (int r = 0; r < kTogether; ++r) {
             acc[i][r0 + r] = f_fma(
@@ -367,6 +372,8 @@ void int16_block(
           }
         }
       }
+      x += (kStreams + 1) * kX * kVector;
+      left -= kVector;
     }
   }
   store_sums<kRows, kX>(acc, count, y, ldy);
@@ -374,84 +381,87 @@ void int16_block(
 
 // ---- Dispatch.
 
-// At most kMaxX activation rows.
-template <typename Block>
+// Weight rows that three or four activation rows are multiplied with at once.
+constexpr int kWideRows = kLanes == 16 ? 4 : 2;
+
+inline bool has_int16_codes(const Matrix& m) {
+  return m.quant.mode == QuantMode::affine &&
+         (m.quant.bits == 4 || m.quant.bits == 8);
+}
+
+Arithmetic decode_arithmetic(const Matrix& m, bool exact) {
+  return !exact && has_int16_codes(m) ? Arithmetic::int16 : Arithmetic::f32;
+}
+
+size_t decode_row_bytes(const Matrix& m) {
+  return m.decode == Arithmetic::int16 ? Int16Layout(m).row_bytes()
+                                       : f32_row_bytes(m);
+}
+
+// One chunk of kX activation rows; kRows weight rows at a time.
+template <typename Block, int kRows, int kX>
 void decode_chunk(
     const Matrix& m,
     int64_t begin,
     int64_t end,
     const std::byte* x,
-    size_t x_stride,
-    int rows,
     float* y,
     int64_t ldy) {
-  for (int64_t o = begin; o < end; o += 4) {
-    int count = int(min_of(4, end - o));
-    float* out = y + (o - begin);
-    auto wide = [&]<int kX>() {  // two weight rows at a time
-      for (int h = 0; h < count; h += 2) {
-        Block::template run<2, kX>(
-            m, o + h, int(min_of(2, count - h)), x, x_stride, out + h, ldy);
-      }
-    };
-    switch (rows) {
-      case 1:
-        Block::template run<4, 1>(m, o, count, x, x_stride, out, ldy);
-        break;
-      case 2:
-        Block::template run<4, 2>(m, o, count, x, x_stride, out, ldy);
-        break;
-      case 3:
-        wide.template operator()<3>();
-        break;
-      case 4:
-        wide.template operator()<4>();
-        break;
-#if defined(__AVX512F__)
-      case 5:
-        wide.template operator()<5>();
-        break;
-      case 6:
-        wide.template operator()<6>();
-        break;
-#endif
-      default:
-        break;
-    }
+  for (int64_t o = begin; o < end; o += kRows) {
+    int count = int(min_of(kRows, end - o));
+    Block::template run<kRows, kX>(m, o, count, x, y + (o - begin), ldy);
   }
 }
 
-// Block<rows, x>::run for `count` weight rows and kX activation rows.
 template <typename Block>
 void decode_rows(
     const Matrix& m,
     int64_t begin,
     int64_t end,
     const std::byte* x,
-    size_t x_stride,
     int rows,
     float* y,
     int64_t ldy) {
-  int chunks = (rows + kMaxX - 1) / kMaxX;
+  int chunks = chunk_count(rows);
   // Weights that stay in the second cache while all chunks of rows use them.
   constexpr int64_t kBlockBytes = 128 * 1024;
   int64_t block = kBlockBytes / int64_t(m.weight_stride) / 4 * 4;
   block = chunks == 1 ? end - begin : block < 4 ? 4 : block;
-  for (int64_t o0 = begin; o0 < end; o0 += block) {
+  size_t row_bytes = decode_row_bytes(m);
+  for (int64_t o = begin; o < end; o += block) {
+    int64_t stop = min_of(o + block, end);
     for (int c = 0; c < chunks; ++c) {
-      int r0 = rows * c / chunks, n = rows * (c + 1) / chunks - r0;
-      decode_chunk<Block>(
-          m,
-          o0,
-          min_of(o0 + block, end),
-          x + size_t(r0) * x_stride,
-          x_stride,
-          n,
-          y + r0 * ldy + (o0 - begin),
-          ldy);
+      Chunk chunk = chunk_at(c, chunks, rows);
+      const std::byte* xc = x + size_t(chunk.first) * row_bytes;
+      float* yc = y + chunk.first * ldy + (o - begin);
+      switch (chunk.rows) {
+        case 1:
+          decode_chunk<Block, 4, 1>(m, o, stop, xc, yc, ldy);
+          break;
+        case 2:
+          decode_chunk<Block, 4, 2>(m, o, stop, xc, yc, ldy);
+          break;
+        case 3:
+          decode_chunk<Block, kWideRows, 3>(m, o, stop, xc, yc, ldy);
+          break;
+        case 4:
+          decode_chunk<Block, kWideRows, 4>(m, o, stop, xc, yc, ldy);
+          break;
+#if defined(__AVX512F__)
+        case 5:
+          decode_chunk<Block, 2, 5>(m, o, stop, xc, yc, ldy);
+          break;
+        case 6:
+          decode_chunk<Block, 2, 6>(m, o, stop, xc, yc, ldy);
+          break;
+#endif
+        default:
+          break;
+      }
     }
   }
 }
+
 template <typename Reader>
 struct F32Block {
   template <int kRows, int kX, typename... Args>
@@ -468,27 +478,17 @@ struct Int16Block {
   }
 };
 
-inline bool has_int16_codes(const Matrix& m) {
-  return m.quant.mode == QuantMode::affine &&
-         (m.quant.bits == 4 || m.quant.bits == 8);
-}
-
-Arithmetic decode_arithmetic(const Matrix& m, bool exact) {
-  return !exact && has_int16_codes(m) ? Arithmetic::int16 : Arithmetic::f32;
-}
-
-size_t decode_row_bytes(const Matrix& m) {
-  return m.decode == Arithmetic::int16 ? Int16Layout(m).bytes()
-                                       : f32_row_bytes(m);
-}
-
-void decode_pack(const Matrix& m, const float* x, std::byte* out) {
+void decode_pack(
+    const Matrix& m, const float* x, int row, int rows, std::byte* out) {
+  Chunk chunk = chunk_of(row, rows);
+  int slot = row - chunk.first;
+  out += size_t(chunk.first) * decode_row_bytes(m);
   if (m.decode != Arithmetic::int16) {
-    f32_pack_row(m, x, out);
+    f32_pack_row(m, x, slot, chunk.rows, out);
   } else if (m.quant.bits == 4) {
-    int16_pack_row_of<4>(m, x, out);
+    int16_pack_row_of<4>(m, x, slot, chunk.rows, out);
   } else {
-    int16_pack_row_of<8>(m, x, out);
+    int16_pack_row_of<8>(m, x, slot, chunk.rows, out);
   }
 }
 
@@ -497,12 +497,11 @@ void decode(
     int64_t begin,
     int64_t end,
     const std::byte* x,
-    size_t x_stride,
     int rows,
     float* y,
     int64_t ldy) {
   auto run = [&]<typename Block>() {
-    decode_rows<Block>(m, begin, end, x, x_stride, rows, y, ldy);
+    decode_rows<Block>(m, begin, end, x, rows, y, ldy);
   };
   if (m.decode == Arithmetic::int16) {
     bool half = m.dtype == DType::f16;

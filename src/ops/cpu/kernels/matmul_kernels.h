@@ -43,16 +43,17 @@ struct Kernels {
   Arithmetic (*prefill_arithmetic)(const Matrix& matrix, bool exact, bool int8);
 
   // Decode: activation rows in a form made once for all matrices of the same
-  // format. Sizes are multiples of 64 bytes; `out` is 64-byte aligned.
+  // format: rows * decode_row_bytes, 64-byte aligned. decode_pack writes row
+  // `row` of `rows`; different rows may be written by different threads.
   size_t (*decode_row_bytes)(const Matrix& matrix);
-  void (*decode_pack)(const Matrix& matrix, const float* x, std::byte* out);
+  void (*decode_pack)(
+      const Matrix& matrix, const float* x, int row, int rows, std::byte* out);
   // y[r * ldy + o - begin] = row o of the matrix times activation row r.
   void (*decode)(
       const Matrix& matrix,
       int64_t begin,
       int64_t end,
       const std::byte* x,
-      size_t x_stride,
       int rows,
       float* y,
       int64_t ldy);

@@ -50,8 +50,10 @@ size_t decode_row_bytes(const Matrix& m) {
   return round_up(size_t(m.in) * sizeof(float), 64);
 }
 
-void decode_pack(const Matrix& m, const float* x, std::byte* out) {
-  std::memcpy(out, x, size_t(m.in) * sizeof(float));
+void decode_pack(
+    const Matrix& m, const float* x, int row, int, std::byte* out) {
+  std::memcpy(
+      out + size_t(row) * decode_row_bytes(m), x, size_t(m.in) * sizeof(float));
 }
 
 void decode(
@@ -59,12 +61,12 @@ void decode(
     int64_t begin,
     int64_t end,
     const std::byte* x,
-    size_t x_stride,
     int rows,
     float* y,
     int64_t ldy) {
   constexpr int64_t kColumns = 512;
   constexpr int kRowBlock = 16;
+  size_t x_stride = decode_row_bytes(m);
   float w[kColumns];
   float lanes[kRowBlock][kLanes];
   for (int64_t o = begin; o < end; ++o) {

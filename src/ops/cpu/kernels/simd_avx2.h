@@ -2,9 +2,6 @@
 // namespace: each kernel file has its own copy.
 
 constexpr int kLanes = 8;
-// Constraint of an asm operand.
-#define MLXCEL_VECTOR_REGISTER "+x"
-
 using F = __m256;
 using I = __m256i;
 

@@ -2,9 +2,6 @@
 // namespace: each kernel file has its own copy.
 
 constexpr int kLanes = 16;
-// Constraint of an asm operand.
-#define MLXCEL_VECTOR_REGISTER "+v"
-
 using F = __m512;
 using I = __m512i;
 
