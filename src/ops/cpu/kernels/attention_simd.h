@@ -275,8 +275,8 @@ void f16_to_bf16(const uint16_t* from, uint16_t* to, int64_t count) {
   }
 }
 
-// 2^x for x <= 0: 2^f by a polynomial of degree 5 fitted to the relative error
-// on [-1/2, 1/2] (7.7e-8; 2.2e-7 as evaluated in f32).
+// 2^x for x <= 0, and 0 below -200: 2^f by a polynomial of degree 5 fitted to
+// the relative error on [-1/2, 1/2] (7.7e-8; 2.2e-7 as evaluated in f32).
 inline Vector::F exp2(Vector::F x) {
   x = Vector::max(x, Vector::set(-200));
   Vector::F n = Vector::round(x);
@@ -309,73 +309,88 @@ inline Vector::F tanh(Vector::F x) {
 
 constexpr int kBlockVectors = kKvBlockSize / Vector::kWidth;
 
-// Scores of a row to p, and the factor for its former sums. kMasked: only the
-// visible positions count.
+// Scores of a row in place of those that do not count, and their maximum.
+// kMasked: only the visible positions count.
 template <bool kMasked>
-inline float softmax_row(
-    const float* row,
-    VisibleRange visible,
-    float cap,
-    SoftmaxState& state,
-    Vector::F* p) {
-  Vector::F lowest = Vector::set(-__builtin_inff());
+inline float mask_row(float* row, VisibleRange visible, float cap) {
+  Vector::F s[kBlockVectors];
 #pragma GCC unroll 8
   for (int v = 0; v < kBlockVectors; ++v) {
-    p[v] = Vector::load(row + v * Vector::kWidth);
+    s[v] = Vector::load(row + v * Vector::kWidth);
   }
   if (cap > 0) {
     for (int v = 0; v < kBlockVectors; ++v) {
-      p[v] = Vector::mul(
-          tanh(Vector::mul(p[v], Vector::set(1 / cap))),
+      s[v] = Vector::mul(
+          tanh(Vector::mul(s[v], Vector::set(1 / cap))),
           Vector::set(cap * kLog2e));
+      Vector::store(row + v * Vector::kWidth, s[v]);
     }
   }
-  Vector::F highest = lowest;
+  if constexpr (kMasked) {
+    Vector::F lowest = Vector::set(-__builtin_inff());
 #pragma GCC unroll 8
-  for (int v = 0; v < kBlockVectors; ++v) {
-    if constexpr (kMasked) {
-      p[v] = Vector::keep(
+    for (int v = 0; v < kBlockVectors; ++v) {
+      s[v] = Vector::keep(
           Vector::lanes(v * Vector::kWidth, visible.begin, visible.end),
-          p[v],
+          s[v],
           lowest);
+      Vector::store(row + v * Vector::kWidth, s[v]);
     }
-    highest = Vector::max(highest, p[v]);
   }
-  float block_max = Vector::reduce_max(highest);
-  float max = state.max > block_max ? state.max : block_max;
-  Vector::F shift = Vector::set(max);
-  Vector::F sum = Vector::zero();
+  Vector::F highest = s[0];
 #pragma GCC unroll 8
-  for (int v = 0; v < kBlockVectors; ++v) {
-    p[v] = exp2(Vector::sub(p[v], shift));
-    sum = Vector::add(sum, p[v]);
+  for (int v = 1; v < kBlockVectors; ++v) {
+    highest = Vector::max(highest, s[v]);
   }
-  float factor = 1;
-  if (state.max != max) {
-    factor = Vector::first(exp2(Vector::set(state.max - max)));
-  }
-  state.sum = state.sum * factor + Vector::reduce_add(sum);
-  state.max = max;
-  return factor;
+  return Vector::reduce_max(highest);
 }
 
-void softmax(const SoftmaxTile& tile) {
-  for (int i = 0; i < tile.m; ++i) {
+// Rows that are handled together: one vector holds their factors.
+constexpr int kSoftmaxRows = Vector::kWidth;
+
+void softmax_rows(const SoftmaxTile& tile, int first, int count) {
+  float shifts[kSoftmaxRows] = {}, changes[kSoftmaxRows] = {};
+  for (int r = 0; r < count; ++r) {
+    int i = first + r;
     float* row = tile.scores + i * kKvBlockSize;
     VisibleRange visible = tile.visible[i];
-    Vector::F p[kBlockVectors];
-    if (visible.begin == 0 && visible.end == kKvBlockSize) {
-      tile.factors[i] =
-          softmax_row<false>(row, visible, tile.cap, tile.states[i], p);
-    } else if (visible.begin < visible.end) {
-      tile.factors[i] =
-          softmax_row<true>(row, visible, tile.cap, tile.states[i], p);
-    } else {  // outside the row's window, or past its position
-      tile.factors[i] = 1;
-      for (auto& x : p) {
-        x = Vector::zero();
+    SoftmaxState& state = tile.states[i];
+    if (visible.begin >= visible.end) {  // outside the row's window, or past it
+      for (int v = 0; v < kBlockVectors; ++v) {
+        Vector::store(row + v * Vector::kWidth, Vector::set(-__builtin_inff()));
       }
+      continue;
     }
+    bool whole = visible.begin == 0 && visible.end == kKvBlockSize;
+    float max = whole ? mask_row<false>(row, visible, tile.cap)
+                      : mask_row<true>(row, visible, tile.cap);
+    max = max > state.max ? max : state.max;
+    changes[r] = state.max - max;
+    shifts[r] = max;
+    state.max = max;
+  }
+  Vector::F change = Vector::load(changes);
+  float factors[kSoftmaxRows];
+  // Exactly 1 for rows whose maximum stays: a block without a visible position
+  // must not change a bit.
+  Vector::store(
+      factors,
+      Vector::select_below(
+          change, Vector::set(__FLT_MIN__), Vector::set(1), exp2(change)));
+  for (int r = 0; r < count; ++r) {
+    int i = first + r;
+    float* row = tile.scores + i * kKvBlockSize;
+    Vector::F shift = Vector::set(shifts[r]);
+    Vector::F sum = Vector::zero();
+    Vector::F p[kBlockVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kBlockVectors; ++v) {
+      p[v] = exp2(Vector::sub(Vector::load(row + v * Vector::kWidth), shift));
+      sum = Vector::add(sum, p[v]);
+    }
+    tile.factors[i] = factors[r];
+    tile.states[i].sum =
+        tile.states[i].sum * factors[r] + Vector::reduce_add(sum);
     if (tile.weights_bf16) {
       uint16_t* out = tile.weights_bf16 + i * kKvBlockSize;
 #pragma GCC unroll 8
@@ -388,6 +403,13 @@ void softmax(const SoftmaxTile& tile) {
         Vector::store(row + v * Vector::kWidth, p[v]);
       }
     }
+  }
+}
+
+void softmax(const SoftmaxTile& tile) {
+  for (int first = 0; first < tile.m; first += kSoftmaxRows) {
+    int rows = tile.m - first;
+    softmax_rows(tile, first, rows < kSoftmaxRows ? rows : kSoftmaxRows);
   }
 }
 
