@@ -149,8 +149,10 @@ int32_t Sampler::sample(
   }
   if (!filtered) {
     weights_.resize(logits.size());
-    double sum =
-        exp_shifted(logits, max, 1 / params_.temperature, weights_.data());
+    // The reciprocal of less than the least normal float would be infinite.
+    float scale =
+        1 / std::max(params_.temperature, std::numeric_limits<float>::min());
+    double sum = exp_shifted(logits, max, scale, weights_.data());
     double left = random[0] * sum;
     for (size_t i = 0; i < weights_.size(); ++i) {
       left -= double(weights_[i]);

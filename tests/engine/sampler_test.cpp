@@ -128,6 +128,16 @@ TEST(Sampler, TemperatureSharpens) {
   EXPECT_NEAR(got[0], 0.36 / 0.52, 0.012);
 }
 
+TEST(Sampler, TheLeastTemperaturesTakeTheBest) {
+  // 1 / 1e-39 is infinite in f32.
+  for (float temperature : {1e-45f, 1e-39f, 1e-30f}) {
+    EXPECT_EQ(
+        tokens_of(shares({.temperature = temperature}, {1, 2, 3, 2.5})),
+        std::set<int32_t>{2})
+        << temperature;
+  }
+}
+
 TEST(Sampler, SameSeedAndIndexGiveTheSameToken) {
   SamplingParams params;
   params.temperature = 1;
