@@ -12,6 +12,10 @@ namespace mlxcel {
 
 namespace {
 
+// Published models have up to a few hundred. The bound comes before a spec is
+// made of each.
+constexpr int kMaxLayers = 10000;
+
 int positive(const Config& config, std::string_view key, int value) {
   if (value <= 0) {
     throw ConfigError(
@@ -116,6 +120,12 @@ DecoderSpec uniform_decoder(
     const Config& config, const BlockSpec& block, HeadKind default_head) {
   int num_layers = positive(
       config, "num_hidden_layers", config.get<int>("num_hidden_layers"));
+  if (num_layers > kMaxLayers) {
+    throw ConfigError(
+        cat(config.file(), ": num_hidden_layers is ", num_layers),
+        cat("more than ", kMaxLayers, " are taken for damage"),
+        "take config.json from the model's original publisher");
+  }
   DecoderSpec decoder;
   decoder.hidden_size = config.get<int>("hidden_size");
   decoder.vocab_size = config.get<int>("vocab_size");

@@ -235,6 +235,22 @@ void fill_longrope(
   table.switch_length = original_positions(config, settings);
 }
 
+// Extreme settings leave the range of f32, and every product would be NaN.
+void check_finite(const Config& config, const RopeTable& table) {
+  auto finite = [](const std::vector<float>& values) {
+    return std::all_of(values.begin(), values.end(), [](float value) {
+      return std::isfinite(value);
+    });
+  };
+  if (!finite(table.inv_freq) || !finite(table.long_inv_freq) ||
+      !std::isfinite(table.scale) || !std::isfinite(table.long_scale)) {
+    refuse(
+        config,
+        "its frequencies or its scale are not finite numbers",
+        "correct rope_theta and the scaling factors in the file");
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const RopeTable> rope_table(
@@ -243,7 +259,9 @@ std::shared_ptr<const RopeTable> rope_table(
   positive(config, "rope_theta", settings.theta);
   auto table = std::make_shared<RopeTable>();
   table->interleaved = config.get_or("rope_traditional", defaults.interleaved);
-  table->dims = int(head_dim * settings.partial);
+  // A share above 1 may not fit an int.
+  bool share = settings.partial > 0 && settings.partial <= 1;
+  table->dims = share ? int(head_dim * settings.partial) : 0;
   if (table->dims <= 0 || table->dims > head_dim || table->dims % 2 != 0) {
     refuse(
         config,
@@ -261,6 +279,7 @@ std::shared_ptr<const RopeTable> rope_table(
       plain_frequencies(settings.theta, table->dims);
   if (settings.type == "longrope") {
     fill_longrope(config, settings, frequencies, *table);
+    check_finite(config, *table);
     return table;
   }
   if (settings.type == "linear") {
@@ -286,6 +305,7 @@ std::shared_ptr<const RopeTable> rope_table(
         "supported: default, linear, llama3, yarn, longrope");
   }
   table->inv_freq.assign(frequencies.begin(), frequencies.end());
+  check_finite(config, *table);
   return table;
 }
 

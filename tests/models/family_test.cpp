@@ -197,6 +197,13 @@ TEST(Family, RefusesWhatGivesNoModel) {
       ::testing::HasSubstr("sliding_window is 0"));
 }
 
+TEST(Family, RefusesMoreLayersThanAnyModelHas) {
+  EXPECT_EQ(
+      refusal("llama", with({{"num_hidden_layers", 10001}})),
+      "config.json: num_hidden_layers is 10001: more than 10000 are taken for "
+      "damage\n  take config.json from the model's original publisher");
+}
+
 TEST(Family, DroppedPatternsCoverWholeKeys) {
   const Family& family = *find_by_model_type("llama");
   EXPECT_TRUE(

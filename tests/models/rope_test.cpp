@@ -208,6 +208,22 @@ TEST(Rope, RefusesWhatItCannotFollow) {
       refusal({{"partial_rotary_factor", 0.3}}, 10),
       ::testing::HasSubstr("rotates 3 dimensions"));
   EXPECT_THAT(
+      refusal({{"partial_rotary_factor", 1e20}}),
+      ::testing::HasSubstr("partial_rotary_factor 1e+20 of head_dim 16"));
+  EXPECT_THAT(
+      refusal({{"rope_theta", 1e-80}}),
+      ::testing::HasSubstr("its frequencies or its scale are not finite"));
+  // The attention scale divides by the logarithm of the original length.
+  EXPECT_THAT(
+      refusal(
+          {{"max_position_embeddings", 64},
+           {"rope_scaling",
+            {{"type", "longrope"},
+             {"original_max_position_embeddings", 1},
+             {"short_factor", std::vector<double>(8, 1)},
+             {"long_factor", std::vector<double>(8, 1)}}}}),
+      ::testing::HasSubstr("its frequencies or its scale are not finite"));
+  EXPECT_THAT(
       refusal({{"rope_theta", -1.0}}),
       ::testing::HasSubstr("rope_theta is -1"));
   EXPECT_THAT(
