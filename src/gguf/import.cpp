@@ -31,6 +31,17 @@ void write_json(const fs::path& path, const Json& json) {
       path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
+void check_target(const fs::path& target) {
+  std::error_code error;
+  if (fs::exists(target, error) &&
+      (!fs::is_directory(target, error) || !fs::is_empty(target, error))) {
+    throw CheckpointError(
+        cat("cannot write to ", target.string()),
+        "it exists and is not an empty folder",
+        "name a new folder, or delete this one first");
+  }
+}
+
 // A folder beside the target that becomes the target when all is written, and
 // goes away otherwise.
 class PendingFolder {
@@ -41,13 +52,6 @@ class PendingFolder {
             target_.parent_path() /
             cat(".", target_.filename().string(), ".", getpid(), ".tmp")) {
     std::error_code error;
-    if (fs::exists(target_, error) &&
-        (!fs::is_directory(target_, error) || !fs::is_empty(target_, error))) {
-      throw CheckpointError(
-          cat("cannot write to ", target.string()),
-          "it exists and is not an empty folder",
-          "name a new folder, or delete this one first");
-    }
     fs::remove_all(path_, error);
     fs::create_directories(path_, error);
     if (error) {
@@ -84,7 +88,7 @@ class PendingFolder {
 
 GgufImport import_gguf(
     const fs::path& file, const fs::path& out, bool dequantize) {
-  PendingFolder folder(out);
+  check_target(out);
   GgufFile gguf = GgufFile::open(file);
   GgufLlama model = read_gguf_llama(gguf);
   Json config = gguf_config(gguf, model);
@@ -101,6 +105,8 @@ GgufImport import_gguf(
     config["quantization"] = weights.quantization;
     config["quantization_config"] = weights.quantization;
   }
+  // Nothing appears on disk, not even the folders above, until all is known.
+  PendingFolder folder(out);
   write_json(folder.path() / "config.json", config);
   write_json(folder.path() / "generation_config.json", tokenizer.generation);
   write_json(folder.path() / "tokenizer_config.json", tokenizer.config);

@@ -439,6 +439,14 @@ TEST(GgufRefusalTest, LeavesAFullFolderAlone) {
   EXPECT_THROW(import_gguf(file, folder.path(), false), CheckpointError);
 }
 
+TEST(GgufRefusalTest, MakesNoFoldersForAFileItCannotRead) {
+  TemporaryFolder folder;
+  std::filesystem::path file = folder.write("m.gguf", "GGUF");
+  std::filesystem::path out = folder.path() / "new/model";
+  EXPECT_THROW(import_gguf(file, out, false), CheckpointError);
+  EXPECT_EQ(folder.files(), std::vector<std::string>{"m.gguf"});
+}
+
 // Any cut and any flipped byte of the header gives a file or an error, never
 // a read outside it.
 TEST(GgufFileTest, SurvivesDamage) {
