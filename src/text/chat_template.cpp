@@ -1,6 +1,7 @@
 #include "text/chat_template.h"
 
 #include "core/error.h"
+#include "io/json.h"
 #include "text/template_source.h"
 #include "text/textkit_call.h"
 #include "text/tokenizer_config.h"

@@ -5,6 +5,7 @@
 #include "text/tokenizer_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace mlxcel {
@@ -26,15 +27,16 @@ void collect(
     return;
   }
   auto add = [&](const Json& value) {
-    // Some published files write whole numbers as floats.
-    if (!value.is_number() ||
-        value.template get<double>() != double(value.template get<int64_t>())) {
+    // Some published files write whole numbers as floats. Only what an int64
+    // holds may be converted to one.
+    double number = value.is_number() ? value.template get<double>() : NAN;
+    if (!(std::abs(number) < 0x1p53) || number != std::trunc(number)) {
       throw TextError(
           cat("cannot use eos_token_id of ", file),
           cat("it holds ", value.dump(), ", not a token id"),
           "write a number or a list of numbers");
     }
-    append(value.template get<int64_t>(), out);
+    append(int64_t(number), out);
   };
   if (found->is_array()) {
     for (const Json& value : *found) {

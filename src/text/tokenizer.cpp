@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include "core/error.h"
+#include "io/json.h"
 #include "text/sentencepiece.h"
 #include "text/textkit_call.h"
 #include "text/tiktoken.h"

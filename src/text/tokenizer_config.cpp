@@ -1,9 +1,7 @@
 #include "text/tokenizer_config.h"
 
 #include "core/error.h"
-
-#include <fstream>
-#include <iterator>
+#include "io/json.h"
 
 namespace mlxcel {
 
@@ -38,29 +36,22 @@ void collect_named(const Json& json, std::map<std::string, std::string>* out) {
 
 }  // namespace
 
-std::string read_text_file(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary | std::ios::ate);
-  std::string text;
-  if (in) {
-    text.resize(size_t(in.tellg()));
-    in.seekg(0);
-    in.read(text.data(), std::streamsize(text.size()));
-  }
-  if (!in) {
-    throw TextError(
-        cat("cannot read ", file.string()),
-        "the file cannot be opened or is incomplete",
-        "check that it exists and is readable");
-  }
-  return text;
-}
-
 Json read_json_object(const fs::path& file) {
   if (!fs::exists(file)) {
     return Json::object();
   }
   try {
-    Json json = Json::parse(read_text_file(file), nullptr, true, true);
+    // Writing a value out again descends with it: hostile nesting ends here.
+    auto depth = [&](int level, Json::parse_event_t, const Json&) {
+      if (level > kMaxJsonDepth) {
+        throw TextError(
+            cat("cannot read ", file.string()),
+            cat("nested deeper than ", kMaxJsonDepth, " levels"),
+            "no checkpoint file needs that; download the file again");
+      }
+      return true;
+    };
+    Json json = Json::parse(read_text_file(file), depth, true, true);
     if (!json.is_object()) {
       throw TextError(
           cat("cannot use ", file.string()),

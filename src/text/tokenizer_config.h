@@ -10,11 +10,8 @@
 
 namespace mlxcel {
 
-// The whole file. Throws TextError that names it.
-std::string read_text_file(const std::filesystem::path& file);
-
 // A JSON object from a file, comments allowed; an absent file is an empty
-// object. Throws TextError that names the file.
+// object. Throws ConfigError or TextError that names the file.
 nlohmann::ordered_json read_json_object(const std::filesystem::path& file);
 
 struct TokenizerConfig {

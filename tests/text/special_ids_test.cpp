@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -45,6 +46,8 @@ TEST(EosIdsTest, RefusesWhatIsNoId) {
       eos_ids({{"eos_token_id", 1.5}}, folder.path(), nullptr), TextError);
   EXPECT_THROW(
       eos_ids({{"eos_token_id", 1e30}}, folder.path(), nullptr), TextError);
+  EXPECT_THROW(
+      eos_ids({{"eos_token_id", NAN}}, folder.path(), nullptr), TextError);
   folder.write("generation_config.json", "[1]");
   EXPECT_THROW(eos_ids(Json::object(), folder.path(), nullptr), TextError);
 }
