@@ -76,7 +76,7 @@ void CpuKvCache::reserve(int num_blocks) {
     throw Error(
         "no memory for the KV cache",
         cat(count, " blocks of ", block_bytes_, " bytes: ", strerror(errno)),
-        "lower --max-kv-size or the number of parallel sequences");
+        "shorten the prompt, or run fewer sequences at a time");
   }
   slabs_.push_back({static_cast<std::byte*>(data), bytes});
   for (size_t i = 0; i < count; ++i) {
