@@ -20,8 +20,7 @@ CheckpointFacts read_checkpoint_facts(const std::filesystem::path& model) {
   facts.weight_bytes = facts.weights.total_bytes();
   NameMap names(facts.family->names, facts.spec);
   facts.activation_dtype = activation_dtype_of(names, facts.weights);
-  facts.max_positions =
-      facts.config.get_or<int64_t>("max_position_embeddings", 0);
+  facts.max_positions = max_positions_of(facts.config);
   return facts;
 }
 

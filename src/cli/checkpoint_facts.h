@@ -25,8 +25,9 @@ struct CheckpointFacts {
 // Throws ConfigError or CheckpointError as loading would.
 CheckpointFacts read_checkpoint_facts(const std::filesystem::path& model);
 
-// Whether the process has the memory for the whole model and this many
-// positions, times MLXCEL_HEADROOM_FACTOR (1.20).
+// What an estimate is multiplied by before it is compared with the free memory:
+// MLXCEL_HEADROOM_FACTOR, or 1.2. Throws UsageError for what is no positive
+// number.
 double headroom_factor();
 
 }  // namespace mlxcel::cli

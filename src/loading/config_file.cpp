@@ -258,4 +258,19 @@ Config read_config(const std::filesystem::path& folder) {
       sanitize_config(read_text_file(path), path.string()), path.string());
 }
 
+int64_t max_positions_of(const Config& config) {
+  for (const char* key :
+       {"max_position_embeddings",
+        "n_positions",
+        "max_sequence_length",
+        "max_seq_len",
+        "seq_length",
+        "n_ctx"}) {
+    if (std::optional<int64_t> value = config.find<int64_t>(key)) {
+      return *value;
+    }
+  }
+  return 0;
+}
+
 }  // namespace mlxcel

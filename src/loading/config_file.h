@@ -25,4 +25,7 @@ nlohmann::json sanitize_config(std::string_view text, const std::string& file);
 // The folder's config.json, sanitized.
 Config read_config(const std::filesystem::path& folder);
 
+// The context length under the names that configs use; 0 when none is there.
+int64_t max_positions_of(const Config& config);
+
 }  // namespace mlxcel

@@ -239,6 +239,16 @@ const Family& require_generation(
   return *detection.family;
 }
 
+namespace {
+
+bool is_vision_key(std::string_view key) {
+  return key.find("vision_tower.") != std::string_view::npos ||
+         key.find("visual.") != std::string_view::npos ||
+         key.find("vision_model.") != std::string_view::npos;
+}
+
+}  // namespace
+
 bool has_vision_tower(const Config& config, const WeightMap& weights) {
   auto vision = config.json().find("vision_config");
   if (vision == config.json().end() || !vision->is_object() ||
@@ -246,11 +256,20 @@ bool has_vision_tower(const Config& config, const WeightMap& weights) {
     return false;
   }
   return std::any_of(weights.begin(), weights.end(), [](const auto& entry) {
-    std::string_view key = entry.first;
-    return key.find("vision_tower.") != std::string_view::npos ||
-           key.find("visual.") != std::string_view::npos ||
-           key.find("vision_model.") != std::string_view::npos;
+    return is_vision_key(entry.first);
   });
+}
+
+void drop_unused_tower(const Config& config, WeightMap& weights) {
+  if (!config.json().contains("vision_config") &&
+      !config.get_or("language_model_only", false)) {
+    return;
+  }
+  for (const std::string& key : weights.keys()) {
+    if (is_vision_key(key)) {
+      weights.erase(key);
+    }
+  }
 }
 
 }  // namespace mlxcel

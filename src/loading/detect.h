@@ -33,4 +33,9 @@ const Family& require_generation(
 // are vision weights.
 bool has_vision_tower(const Config& config, const WeightMap& weights);
 
+// Forgets the vision weights of a checkpoint whose config.json asks for its
+// text model alone: by language_model_only, or by an empty vision_config. To be
+// called when has_vision_tower() says no.
+void drop_unused_tower(const Config& config, WeightMap& weights);
+
 }  // namespace mlxcel

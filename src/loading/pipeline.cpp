@@ -75,22 +75,6 @@ class PhaseClock {
   std::string_view phase_;
 };
 
-// The context length under the names that configs use; 0 when none is there.
-int64_t max_positions_of(const Config& config) {
-  for (const char* key :
-       {"max_position_embeddings",
-        "n_positions",
-        "max_sequence_length",
-        "max_seq_len",
-        "seq_length",
-        "n_ctx"}) {
-    if (std::optional<int64_t> value = config.find<int64_t>(key)) {
-      return *value;
-    }
-  }
-  return 0;
-}
-
 bool wants_graph(const LoadOptions& options) {
   return options.backend == BackendKind::graph ||
          (options.backend == BackendKind::automatic && graph_backend_has_gpu());
@@ -133,6 +117,7 @@ WeightMap read_weights(
         "vision towers are not supported; set \"language_model_only\": true in "
         "config.json to use its text model alone");
   }
+  drop_unused_tower(out.config, weights);
   check_formats(weights, out.config);
   narrow_f64(weights);
   restore_tied_head(names, weights);

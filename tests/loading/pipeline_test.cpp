@@ -319,6 +319,24 @@ TEST(PipelineTest, RefusesTensorsThatNobodyClaims) {
       message_of_load(copy.path()), HasSubstr("model.layers.0.extra.weight"));
 }
 
+TEST(PipelineTest, LeavesOutATowerThatTheConfigDeclines) {
+  LogCapture log;
+  Copy copy("text", "llama_base");
+  WeightMap weights = copy.weights();
+  std::byte* data = nullptr;
+  weights.set("vision_tower.patch.weight", make_weight(DType::f32, {2}, &data));
+  copy.write("model.safetensors", weights);
+  nlohmann::json config = copy.config();
+  config["vision_config"] = {{"depth", 1}};
+  copy.write("config.json", config);
+  EXPECT_THAT(
+      message_of_load(copy.path()), HasSubstr("is a vision-language model"));
+  config["language_model_only"] = true;
+  copy.write("config.json", config);
+  LoadedModel model = load(copy.path());
+  EXPECT_LE(difference(model, copy.expected), 2e-3);
+}
+
 TEST(PipelineTest, NamesMissingTensors) {
   Copy copy("text", "llama_base");
   WeightMap weights = copy.weights();
