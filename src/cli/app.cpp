@@ -2,12 +2,14 @@
 #include "cli/command.h"
 #include "cli/console.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "io/mapped_file.h"
 
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 
 namespace mlxcel::cli {
@@ -107,6 +109,9 @@ int dispatch(int argc, char** argv) {
 int main(int argc, char** argv) {
   int code = kOk;
   install_truncation_handler();
+  set_log_sink([](LogLevel level, std::string_view message) {
+    level == LogLevel::warning ? print_warning(message) : print_note(message);
+  });
   try {
     code = dispatch(argc, argv);
   } catch (const UsageError& error) {
@@ -114,6 +119,14 @@ int main(int argc, char** argv) {
     code = kUsage;
   } catch (const Error& error) {
     print_error(error.what());
+    code = kFailed;
+  } catch (const std::filesystem::filesystem_error& error) {
+    print_error(
+        cat("cannot use ",
+            error.path1().string(),
+            ": ",
+            error.code().message(),
+            "\n  check the path and its permissions"));
     code = kFailed;
   } catch (const std::bad_alloc&) {
     print_error(

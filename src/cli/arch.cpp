@@ -19,6 +19,7 @@ namespace {
 struct ArchOptions {
   std::string folder;
   bool json = false;
+  bool markdown = false;
 };
 
 nlohmann::ordered_json describe(const Family& family) {
@@ -72,7 +73,9 @@ int run_arch(const ArchOptions& options) {
     }
     return kOk;
   }
-  if (options.json) {
+  if (options.markdown) {
+    fmt::print("{}", families_markdown());
+  } else if (options.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const Family* family : families()) {
       list.push_back(describe(*family));
@@ -88,12 +91,14 @@ int run_arch(const ArchOptions& options) {
 
 Action declare_arch(CLI::App& app) {
   auto options = std::make_shared<ArchOptions>();
-  app.add_option(
-         "model",
-         options->folder,
-         "A checkpoint folder: print its family alone")
-      ->type_name("DIR");
-  app.add_flag("--json", options->json, "Print JSON");
+  CLI::Option* folder = app.add_option(
+      "model", options->folder, "A checkpoint folder: print its family alone");
+  folder->type_name("DIR");
+  CLI::Option* json = app.add_flag("--json", options->json, "Print JSON");
+  app.add_flag(
+         "--markdown", options->markdown, "Print the table of docs/families.md")
+      ->excludes(json)
+      ->excludes(folder);
   return [options] { return run_arch(*options); };
 }
 

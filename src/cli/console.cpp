@@ -16,7 +16,7 @@ namespace mlxcel::cli {
 namespace {
 
 std::atomic<bool> interrupt_flag{false};
-bool progress_shown = false;
+std::atomic<bool> progress_shown{false};
 
 void on_interrupt(int) {
   if (interrupt_flag.exchange(true)) {
@@ -64,8 +64,7 @@ std::function<void(std::string_view, double)> load_progress() {
 }
 
 void clear_progress() {
-  if (progress_shown) {
-    progress_shown = false;
+  if (progress_shown.exchange(false)) {
     fmt::print(stderr, "\r\033[K");
     std::fflush(stderr);
   }

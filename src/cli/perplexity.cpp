@@ -89,6 +89,12 @@ Base open_base(
 }
 
 int run_perplexity(const PerplexityOptions& options) {
+  if (options.context == 1) {
+    throw UsageError(
+        "wrong --ctx 1",
+        "a window of one token predicts nothing",
+        "give at least 2, or 0 for the model's context");
+  }
   std::string text = read_text(options.text);
   ChatOptions chat;
   chat.no_chat_template = true;
@@ -193,11 +199,7 @@ Action declare_perplexity(CLI::App& app) {
          "--ctx,--ctx-size",
          options->context,
          "Tokens a window; 0 for the model's context")
-      ->check(CLI::Range(int64_t(0), int64_t(1) << 40))
-      ->check([](const std::string& value) {
-        return value == "1" ? std::string("a window of 1 predicts nothing")
-                            : std::string();
-      });
+      ->check(CLI::Range(int64_t(0), int64_t(1) << 40));
   app.add_option(
          "--save-logits",
          options->save_logits,

@@ -3,6 +3,7 @@
 #include "cli/console.h"
 #include "core/log.h"
 #include "io/checkpoint.h"
+#include "io/json.h"
 
 #include <CLI/CLI.hpp>
 
@@ -16,8 +17,18 @@ nlohmann::ordered_json parse_kwargs(const std::string& text) {
   if (text.empty()) {
     return nlohmann::ordered_json::object();
   }
+  // Writing the value out for the template descends with it.
+  auto depth = [](int level, auto, const auto&) {
+    if (level > kMaxJsonDepth) {
+      throw UsageError(
+          "wrong --chat-template-kwargs",
+          cat("it is nested deeper than ", kMaxJsonDepth, " levels"),
+          "templates need flat variables");
+    }
+    return true;
+  };
   nlohmann::ordered_json kwargs =
-      nlohmann::ordered_json::parse(text, nullptr, false);
+      nlohmann::ordered_json::parse(text, depth, false);
   if (!kwargs.is_object()) {
     throw UsageError(
         "wrong --chat-template-kwargs",
@@ -32,10 +43,17 @@ nlohmann::ordered_json parse_kwargs(const std::string& text) {
 
 void declare_chat_options(CLI::App& app, ChatOptions& options) {
   auto group = [](CLI::Option* option) { option->group("Text"); };
-  group(app.add_flag(
+  CLI::Option* plain = app.add_flag(
       "--no-chat-template",
       options.no_chat_template,
-      "Take the prompt as it is"));
+      "Take the prompt as it is");
+  group(plain);
+  group(app.add_option(
+               "--chat-template-file",
+               options.template_file,
+               "A Jinja template instead of the checkpoint's own")
+            ->type_name("FILE")
+            ->excludes(plain));
   group(app.add_option(
                "--system",
                options.system,
@@ -57,7 +75,10 @@ TextSide open_text(
   TextSide text;
   text.template_kwargs = parse_kwargs(chat.template_kwargs);
   text.tokenizer = Tokenizer::load(folder);
-  if (!chat.no_chat_template) {
+  if (!chat.template_file.empty()) {
+    text.chat_template =
+        ChatTemplate::from_source(read_text_file(chat.template_file), folder);
+  } else if (!chat.no_chat_template) {
     text.chat_template = ChatTemplate::load(folder);
   }
   return text;

@@ -19,6 +19,7 @@ namespace mlxcel::cli {
 struct ChatOptions {
   bool no_chat_template = false;
   bool show_reasoning = false;
+  std::string template_file;    // instead of the checkpoint's own template
   std::string system;           // a system message in front
   std::string template_kwargs;  // a JSON object
 };

@@ -1,6 +1,7 @@
 #include "cli/command.h"
 #include "cli/run_program.h"
 #include "io/safetensors.h"
+#include "models/registry.h"
 #include "support/fixtures.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +10,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 namespace mlxcel::testing {
@@ -82,6 +84,37 @@ TEST(Arch, ListsTheFamilies) {
   EXPECT_GE(list.size(), 10u);
   std::string model = fixture_root() / "text/qwen2_tied/model";
   EXPECT_THAT(run_program({"arch", model}).out, HasSubstr("qwen2"));
+}
+
+TEST(Arch, PrintsTheTableOfTheDocs) {
+  ProgramResult got = run_program({"arch", "--markdown"});
+  EXPECT_EQ(got.exit_code, 0);
+  EXPECT_EQ(got.out, families_markdown());
+  EXPECT_EQ(run_program({"arch", "--markdown", "--json"}).exit_code, 2);
+}
+
+TEST(Program, PathsThatCannotBeLookedAtAreNamed) {
+  TemporaryFolder folder;
+  std::filesystem::create_symlink(
+      "config.json", folder.path("config.json"));  // leads to itself
+  ProgramResult got = run_program({"inspect", "--model", folder.path()});
+  EXPECT_EQ(got.exit_code, 1);
+  EXPECT_EQ(
+      got.err,
+      "mlxcel: error: cannot use " + folder.path("config.json") +
+          ": Too many levels of symbolic links\n"
+          "  check the path and its permissions\n");
+}
+
+TEST(Perplexity, RefusesAWindowOfOne) {
+  TemporaryFolder folder;
+  std::ofstream(folder.path("text")) << "Some text.";
+  for (const char* one : {"1", "01"}) {
+    ProgramResult got = run_program(
+        {"perplexity", "--text", folder.path("text"), "--ctx", one});
+    EXPECT_EQ(got.exit_code, 2);
+    EXPECT_THAT(got.err, HasSubstr("a window of one token predicts nothing"));
+  }
 }
 
 TEST(Inspect, CountsTheBytesOfTheFilesTensors) {

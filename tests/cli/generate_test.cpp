@@ -6,6 +6,8 @@
 
 #include <signal.h>
 
+#include <fstream>
+
 namespace mlxcel::testing {
 namespace {
 
@@ -104,6 +106,43 @@ TEST(Generate, UsesTheChatTemplateByDefault) {
       {"generate", "--model", chain_model(), "--system", "ab", "-p", "#"});
   EXPECT_EQ(got.out, "uvw-klm\n");
   EXPECT_THAT(got.err, HasSubstr("Prompt: 4 tokens"));  // one BOS, ab, #
+}
+
+TEST(Generate, TakesAnotherChatTemplate) {
+  TemporaryFolder folder;
+  std::ofstream(folder.path("template")) << "{{ bos_token }}xy>";
+  std::vector<std::string> base = {
+      "generate",
+      "--model",
+      chain_model(),
+      "-p",
+      "#",
+      "--chat-template-file",
+      folder.path("template")};
+  ProgramResult got = run_program(base);
+  EXPECT_EQ(got.out, "Aé😀b한c.\n") << got.err;
+  EXPECT_THAT(got.err, HasSubstr("Prompt: 4 tokens"));
+  base.back() = folder.path("absent");
+  got = run_program(base);
+  EXPECT_EQ(got.exit_code, 1);
+  EXPECT_THAT(got.err, HasSubstr(folder.path("absent")));
+  base.push_back("--no-chat-template");
+  EXPECT_EQ(run_program(base).exit_code, 2);
+}
+
+TEST(Generate, RefusesTemplateVariablesNestedTooDeeply) {
+  // As deep as the system lets an argument be.
+  std::string deep(60000, '[');
+  ProgramResult got = run_program(
+      {"generate",
+       "--model",
+       chain_model(),
+       "-p",
+       "#",
+       "--chat-template-kwargs",
+       "{\"a\":" + deep + std::string(deep.size(), ']') + "}"});
+  EXPECT_EQ(got.exit_code, 2);
+  EXPECT_THAT(got.err, HasSubstr("wrong --chat-template-kwargs"));
 }
 
 TEST(Generate, SeedsRepeat) {
