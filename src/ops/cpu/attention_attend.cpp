@@ -1,0 +1,235 @@
+// The second phase of attention: query rows against the blocks of the cache.
+#include "ops/cpu/attention_call.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace mlxcel::cpu {
+
+// A block's matrices as the products read them.
+struct AttentionCall::BlockOperands {
+  const void* keys;
+  const void* values;
+  DType type;
+  int columns;     // of the keys: positions up to the last that a row sees
+  int value_rows;  // and rows of the values
+};
+
+// Prompt rows multiply bf16 by bf16 where there are dots, else f32 by f32, so
+// blocks of other types are converted once a tile; generated rows read the
+// cache as it is.
+AttentionCall::BlockOperands AttentionCall::block_operands(
+    const AttentionScratch& scratch,
+    const AttendTask& task,
+    int64_t index) const {
+  const Segment& segment = *task.segment;
+  const std::byte* base = cache_.block(segment.blocks[size_t(index)]);
+  int64_t last = segment.position + task.row + task.count - 1;
+  int used =
+      int(std::min<int64_t>(kKvBlockSize, last + 1 - index * kKvBlockSize));
+  BlockOperands block = {
+      .keys = base + layout_.k_head(task.kv_head),
+      .values = base + layout_.v_head(task.kv_head),
+      .type = type_,
+      .columns = round_up(used, 16),
+      .value_rows = type_ == DType::f32 ? used : round_up(used, 2),
+  };
+  if (!segment.prompt || type_ == DType::f32) {
+    return block;
+  }
+  if (!dots_) {
+    kernels_.widen(block.keys, type_, kKvBlockSize, q_pitch_, scratch.keys);
+    kernels_.widen(
+        block.values, type_, v_pitch_, block.value_rows, scratch.values);
+    block.type = DType::f32;
+  } else if (type_ == DType::f16) {
+    kernels_.f16_to_bf16(
+        static_cast<const uint16_t*>(block.keys),
+        reinterpret_cast<uint16_t*>(scratch.keys),
+        int64_t(q_pitch_) * kKvBlockSize);
+    kernels_.f16_to_bf16(
+        static_cast<const uint16_t*>(block.values),
+        reinterpret_cast<uint16_t*>(scratch.values),
+        int64_t(block.value_rows) * v_pitch_);
+    block.type = DType::bf16;
+  } else {
+    return block;
+  }
+  block.keys = scratch.keys;
+  block.values = scratch.values;
+  return block;
+}
+
+void AttentionCall::multiply_keys(
+    const AttentionScratch& scratch,
+    const AttendTask& task,
+    const BlockOperands& block) const {
+  int m = task.count * group_;
+  size_t query = query_index(task.kv_head, task.segment->first_row + task.row);
+  if (dots(*task.segment)) {
+    kernels_.product_bf16(
+        queries_bf16_ + query,
+        q_pitch_,
+        static_cast<const uint16_t*>(block.keys),
+        kKvBlockSize,
+        block.columns,
+        q_pitch_,
+        m,
+        scratch.scores,
+        kKvBlockSize,
+        nullptr);
+    return;
+  }
+  kernels_.product(
+      queries_ + query,
+      q_pitch_,
+      block.keys,
+      block.type,
+      kKvBlockSize,
+      block.columns,
+      block.type == DType::f32 ? args_.head_dim : q_pitch_,
+      m,
+      scratch.scores,
+      kKvBlockSize,
+      nullptr);
+}
+
+void AttentionCall::weigh(
+    const AttentionScratch& scratch,
+    const AttendTask& task,
+    int64_t index,
+    SoftmaxState* states) const {
+  int64_t start = index * kKvBlockSize;
+  for (int row = 0, i = 0; row < task.count; ++row) {
+    int64_t position = task.segment->position + task.row + row;
+    int64_t begin =
+        std::clamp<int64_t>(first_visible(position) - start, 0, kKvBlockSize);
+    int64_t end = std::clamp<int64_t>(position + 1 - start, 0, kKvBlockSize);
+    for (int head = 0; head < group_; ++head, ++i) {
+      scratch.visible[i] = {uint8_t(begin), uint8_t(end)};
+    }
+  }
+  kernels_.softmax(
+      {.m = task.count * group_,
+       .scores = scratch.scores,
+       .weights_bf16 = dots(*task.segment) ? scratch.weights_bf16 : nullptr,
+       .visible = scratch.visible,
+       .cap = args_.softcap,
+       .states = states,
+       .factors = scratch.factors});
+}
+
+void AttentionCall::multiply_values(
+    const AttentionScratch& scratch,
+    const AttendTask& task,
+    const BlockOperands& block,
+    float* sums,
+    const float* factors) const {
+  int m = task.count * group_;
+  if (dots(*task.segment)) {
+    kernels_.product_bf16(
+        scratch.weights_bf16,
+        kKvBlockSize,
+        static_cast<const uint16_t*>(block.values),
+        v_pitch_,
+        v_pitch_,
+        block.value_rows,
+        m,
+        sums,
+        v_pitch_,
+        factors);
+    return;
+  }
+  kernels_.product(
+      scratch.scores,
+      kKvBlockSize,
+      block.values,
+      block.type,
+      v_pitch_,
+      v_pitch_,
+      block.value_rows,
+      m,
+      sums,
+      v_pitch_,
+      factors);
+}
+
+void AttentionCall::attend(
+    const AttentionScratch& scratch, const AttendTask& task) {
+  bool prompt = task.segment->prompt;
+  float* sums = scratch.sums;
+  SoftmaxState* states = scratch.states;
+  if (!prompt) {
+    size_t partial = size_t(task.partial + task.range) * size_t(group_);
+    sums = partials_ + partial * size_t(v_pitch_);
+    states = partial_states_ + partial;
+  }
+  for (int i = 0; i < task.count * group_; ++i) {
+    int head = task.kv_head * group_ + i % group_;
+    // A prompt row starts with its sink; a generated one adds it at the end.
+    states[i] = prompt && !args_.sinks.empty()
+                    ? SoftmaxState{args_.sinks[size_t(head)] * kLog2e, 1}
+                    : SoftmaxState{kMinusInfinity, 0};
+  }
+  for (int64_t index = task.begin_block; index < task.end_block; ++index) {
+    BlockOperands block = block_operands(scratch, task, index);
+    multiply_keys(scratch, task, block);
+    weigh(scratch, task, index, states);
+    // The first block overwrites the sums.
+    const float* factors = index > task.begin_block ? scratch.factors : nullptr;
+    multiply_values(scratch, task, block, sums, factors);
+  }
+  if (prompt) {
+    finish_prompt(scratch, task);
+  } else if (
+      done_[size_t(task.counter)].fetch_add(1, std::memory_order_acq_rel) ==
+      task.num_ranges - 1) {
+    finish_generated(task);
+  }
+}
+
+void AttentionCall::finish_prompt(
+    const AttentionScratch& scratch, const AttendTask& task) const {
+  int step_row = task.segment->first_row + task.row;
+  for (int i = 0; i < task.count * group_; ++i) {
+    int head = task.kv_head * group_ + i % group_;
+    int64_t row = step_row + i / group_;
+    kernels_.scale(
+        out_ + (row * args_.num_heads + head) * args_.head_dim,
+        scratch.sums + i * v_pitch_,
+        1 / scratch.states[i].sum,
+        args_.head_dim);
+  }
+}
+
+// Combines the ranges of one row in order, whichever thread came last.
+void AttentionCall::finish_generated(const AttendTask& task) const {
+  int step_row = task.segment->first_row + task.row;
+  for (int i = 0; i < group_; ++i) {
+    int head = task.kv_head * group_ + i;
+    float* to =
+        out_ + (int64_t(step_row) * args_.num_heads + head) * args_.head_dim;
+    auto at = [&](int range) {
+      return size_t(task.partial + range) * size_t(group_) + size_t(i);
+    };
+    float sink = args_.sinks.empty() ? kMinusInfinity
+                                     : args_.sinks[size_t(head)] * kLog2e;
+    float max = sink;
+    for (int range = 0; range < task.num_ranges; ++range) {
+      max = std::max(max, partial_states_[at(range)].max);
+    }
+    float sum = args_.sinks.empty() ? 0 : std::exp2(sink - max);
+    std::memset(to, 0, size_t(args_.head_dim) * sizeof(float));
+    for (int range = 0; range < task.num_ranges; ++range) {
+      const SoftmaxState& state = partial_states_[at(range)];
+      float factor = std::exp2(state.max - max);
+      sum += state.sum * factor;
+      kernels_.add_scaled(
+          to, partials_ + at(range) * size_t(v_pitch_), factor, args_.head_dim);
+    }
+    kernels_.scale(to, to, 1 / sum, args_.head_dim);
+  }
+}
+
+}  // namespace mlxcel::cpu

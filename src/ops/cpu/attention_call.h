@@ -1,0 +1,192 @@
+// One attention call of the CPU backend: what its phases share. A call is one
+// fork-join: rows are normalized, rotated and written to the cache, then every
+// query head reduces over its blocks.
+//
+// Prompt rows go through tiles of query rows against blocks of 64 keys, each
+// row with its own online softmax over the blocks in order. Generated rows
+// reduce over ranges of blocks fixed by absolute position, and the ranges are
+// combined in order. So neither depends on how rows were cut into steps, on the
+// batch, or on the number of threads.
+#pragma once
+
+#include "ops/cpu/context.h"
+#include "ops/cpu/kernels/attention_kernels.h"
+#include "ops/cpu/kv_cache.h"
+#include "ops/cpu/rope.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+namespace mlxcel::cpu {
+
+constexpr float kLog2e = 1.44269504f;
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+constexpr int round_up(int value, int unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// Rows of one segment that one thread prepares.
+struct WriteTask {
+  const Segment* segment;
+  int row, count;  // within the segment
+};
+
+// Query rows of one key head.
+struct AttendTask {
+  const Segment* segment;
+  int kv_head;
+  int row, count;  // within the segment; generated: one row
+  int64_t begin_block, end_block;
+  int range = 0, num_ranges = 0;  // generated rows
+  int partial = 0;                // index of the first range's partial result
+  int counter = 0;
+};
+
+// Places in one buffer, each at a cache line.
+class ScratchLayout {
+ public:
+  template <typename T>
+  size_t add(size_t count) {
+    size_t start = bytes_;
+    bytes_ += (count * sizeof(T) + 63) / 64 * 64;
+    return start;
+  }
+  size_t bytes() const {
+    return bytes_;
+  }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+// Working memory of one thread.
+struct AttentionScratch {
+  float* scores;           // [tile][64]
+  uint16_t* weights_bf16;  // [tile][64]
+  float* sums;             // [tile][v_pitch]
+  SoftmaxState* states;    // [tile]
+  float* factors;          // [tile]
+  VisibleRange* visible;   // [tile]
+  float* keys;             // a block's keys, converted
+  float* values;           // and values
+  float* row;              // one row of queries or keys
+  uint16_t* narrow;        // one head in the cache's type
+};
+
+class AttentionCall {
+ public:
+  AttentionCall(
+      Context& context,
+      const Step& step,
+      const Tensor& qkv,
+      const AttentionArgs& args,
+      CpuKvCache& cache,
+      int layer,
+      const Tensor& out);
+  void run();
+
+ private:
+  void plan_segment(const Segment& segment);
+  void make_scratch();
+  AttentionScratch scratch(int thread) const;
+
+  // The first phase (attention_write.cpp).
+  void prepare(const AttentionScratch& scratch, const WriteTask& task);
+  void prepare_heads(
+      float* row, int step_row, int heads, const Norm* norm) const;
+  void store_queries(
+      const AttentionScratch& scratch, int step_row, bool prompt);
+  void store_key(
+      const AttentionScratch& scratch,
+      const Segment& segment,
+      int64_t position,
+      int head,
+      const float* key);
+  void store_value(
+      const AttentionScratch& scratch,
+      const Segment& segment,
+      int64_t position,
+      int head,
+      const float* value);
+
+  // The second phase (attention_attend.cpp).
+  struct BlockOperands;
+  void attend(const AttentionScratch& scratch, const AttendTask& task);
+  BlockOperands block_operands(
+      const AttentionScratch& scratch,
+      const AttendTask& task,
+      int64_t index) const;
+  void multiply_keys(
+      const AttentionScratch& scratch,
+      const AttendTask& task,
+      const BlockOperands& block) const;
+  void weigh(
+      const AttentionScratch& scratch,
+      const AttendTask& task,
+      int64_t index,
+      SoftmaxState* states) const;
+  void multiply_values(
+      const AttentionScratch& scratch,
+      const AttendTask& task,
+      const BlockOperands& block,
+      float* sums,
+      const float* factors) const;
+  void finish_prompt(
+      const AttentionScratch& scratch, const AttendTask& task) const;
+  void finish_generated(const AttendTask& task) const;
+
+  int64_t first_visible(int64_t position) const {
+    return args_.window > 0 ? std::max<int64_t>(0, position - args_.window + 1)
+                            : 0;
+  }
+  // Where the queries of a key head start: [row of the step][head of the
+  // group].
+  size_t query_index(int kv_head, int row) const {
+    return (size_t(kv_head) * size_t(step_.num_rows()) + size_t(row)) *
+           size_t(group_) * size_t(q_pitch_);
+  }
+  bool dots(const Segment& segment) const {
+    return dots_ && segment.prompt;
+  }
+
+  Context& context_;
+  const Step& step_;
+  const float* qkv_;
+  const AttentionArgs& args_;
+  CpuKvCache& cache_;
+  const KvLayerLayout& layout_;
+  const AttentionKernels& kernels_;
+  float* out_;
+  const CpuRope* rope_;
+  const float* rope_rows_ = nullptr;
+
+  DType type_;
+  bool dots_;    // prompt products in bf16
+  int group_;    // query heads a key head
+  int q_pitch_;  // head size, even
+  int v_pitch_;
+  float q_scale_;  // on the queries: the scores come out ready for exp2
+  int tile_rows_;  // rows of the step in a prompt tile
+
+  std::vector<WriteTask> writes_;
+  std::vector<AttendTask> tasks_;
+  int num_partials_ = 0, num_counters_ = 0;
+  std::atomic<int> next_write_{0}, next_task_{0};
+
+  Tensor buffer_;             // all of the call's working memory
+  float* queries_ = nullptr;  // f32, query_index()
+  uint16_t* queries_bf16_ = nullptr;
+  float* partials_ = nullptr;                 // [partial][group][v_pitch]
+  SoftmaxState* partial_states_ = nullptr;    // [partial][group]
+  std::unique_ptr<std::atomic<int>[]> done_;  // ranges finished, by counter
+  std::byte* thread_buffer_ = nullptr;
+  ScratchLayout thread_layout_;
+  struct {
+    size_t scores, weights_bf16, sums, states, factors, visible, keys, values,
+        row, narrow;
+  } at_;
+};
+
+}  // namespace mlxcel::cpu
