@@ -48,15 +48,20 @@ void check_folder(const fs::path& folder) {
       "adapters.safetensors");
 }
 
-[[noreturn]] void refuse_key(const std::string& key, const fs::path& file) {
-  if (key.find(".lora_A") != std::string::npos ||
-      key.find(".lora_B") != std::string::npos ||
-      key.find(".lora_embedding_") != std::string::npos) {
-    throw AdapterError(
-        cat("cannot apply adapter ", file.string()),
-        cat("tensor ", key, " has PEFT's name (lora_A, lora_B)"),
-        kConvert);
+void refuse_peft_keys(const WeightMap& tensors, const fs::path& file) {
+  for (const auto& [key, tensor] : tensors) {
+    if (key.find(".lora_A") != std::string::npos ||
+        key.find(".lora_B") != std::string::npos ||
+        key.find(".lora_embedding_") != std::string::npos) {
+      throw AdapterError(
+          cat("cannot apply adapter ", file.string()),
+          cat("tensor ", key, " has PEFT's name (lora_A, lora_B)"),
+          kConvert);
+    }
   }
+}
+
+[[noreturn]] void refuse_key(const std::string& key, const fs::path& file) {
   throw AdapterError(
       cat("cannot apply adapter ", file.string()),
       cat("tensor ",
@@ -135,6 +140,12 @@ std::string Adapter::task_name() const {
 }
 
 Adapter read_adapter(const fs::path& folder) {
+  Adapter adapter = read_adapter_headers(folder);
+  adapter.digest = content_digest(adapter);
+  return adapter;
+}
+
+Adapter read_adapter_headers(const fs::path& folder) {
   check_folder(folder);
   Adapter adapter;
   adapter.folder = folder;
@@ -142,7 +153,10 @@ Adapter read_adapter(const fs::path& folder) {
   SafetensorsFile content = read_safetensors(adapter.file);
 
   // PEFT folders are told by their keys first: the message about the config
-  // would hide what to do.
+  // would hide what to do. The config comes before the other keys, since it
+  // says why an adapter of another kind holds more than pairs.
+  refuse_peft_keys(content.tensors, adapter.file);
+  adapter.config = read_adapter_config(folder);
   std::map<std::string, std::array<const WeightTensor*, 2>> halves;
   for (const auto& [key, tensor] : content.tensors) {
     bool is_a = key.ends_with(kA);
@@ -152,7 +166,6 @@ Adapter read_adapter(const fs::path& folder) {
     check_tensor(key, tensor, adapter.file);
     halves[key.substr(0, key.size() - kA.size())][is_a ? 0 : 1] = &tensor;
   }
-  adapter.config = read_adapter_config(folder);
   if (halves.empty()) {
     throw AdapterError(
         cat("cannot apply adapter ", adapter.file.string()),
@@ -173,7 +186,6 @@ Adapter read_adapter(const fs::path& folder) {
     }
     adapter.pairs.push_back({stem, *pair[0], *pair[1]});
   }
-  adapter.digest = content_digest(adapter);
   return adapter;
 }
 

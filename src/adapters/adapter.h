@@ -35,5 +35,8 @@ struct Adapter {
 // .lora_b (PEFT's spelling is pointed to convert-adapter), a missing half, a
 // tensor that is not a non-empty float matrix, or no pair at all.
 Adapter read_adapter(const std::filesystem::path& folder);
+// The same from the config and the tensors' headers: without the digest, so
+// that no tensor is read.
+Adapter read_adapter_headers(const std::filesystem::path& folder);
 
 }  // namespace mlxcel

@@ -79,18 +79,17 @@ void add_embedding(
 }  // namespace
 
 LiveTerms live_terms(
-    const std::vector<ResolvedAdapter>& adapters, const DecoderSpec& spec) {
+    const std::vector<LiveAdapter>& adapters, const DecoderSpec& spec) {
   LiveTerms out;
-  for (size_t id = 0; id < adapters.size(); ++id) {
-    const ResolvedAdapter& adapter = adapters[id];
-    for (const ResolvedPair& pair : adapter.pairs) {
+  for (const auto& [id, adapter] : adapters) {
+    for (const ResolvedPair& pair : adapter->pairs) {
       if (pair.on_embedding) {
         add_embedding(
-            pair, int(id), adapter.factor, spec.head == HeadKind::tied, out);
+            pair, id, adapter->factor, spec.head == HeadKind::tied, out);
         continue;
       }
       for (const Target& target : pair.targets) {
-        LowRankTerm term = term_of(pair, int(id), adapter.factor);
+        LowRankTerm term = term_of(pair, id, adapter->factor);
         term.row_begin = target.slot_first;
         term.rows = target.rows.count;
         term.rank_first = pair.layout == PairLayout::rank_first;

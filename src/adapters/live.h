@@ -9,10 +9,15 @@
 
 namespace mlxcel {
 
-// Terms by the linear they belong to, adapter ids in the order given. With a
-// tied head an embedding's pair stands under "embedding" as lookup terms and
-// under "head" as terms of the projection.
+struct LiveAdapter {
+  int id = 0;  // of its scale in Segment::adapter_scales
+  const ResolvedAdapter* adapter = nullptr;
+};
+
+// Terms by the linear they belong to. With a tied head an embedding's pair
+// stands under "embedding" as lookup terms and under "head" as terms of the
+// projection.
 LiveTerms live_terms(
-    const std::vector<ResolvedAdapter>& adapters, const DecoderSpec& spec);
+    const std::vector<LiveAdapter>& adapters, const DecoderSpec& spec);
 
 }  // namespace mlxcel

@@ -70,12 +70,12 @@ void Composition::apply_adapters(
     resolved.push_back(resolve_adapter(adapter, base));
   }
   std::vector<ScaledAdapter> fused;
-  std::vector<ResolvedAdapter> live;
+  std::vector<LiveAdapter> live;
   for (size_t i = 0; i < resolved.size(); ++i) {
     if (options_.adapters[i].fuse) {
       fused.push_back({&resolved[i], options_.adapters[i].scale});
     } else {
-      live.push_back(resolved[i]);
+      live.push_back({int(i), &resolved[i]});
     }
   }
   if (!fused.empty()) {

@@ -53,7 +53,7 @@ struct LoadedModel {
   const Family* family = nullptr;
   std::unique_ptr<Backend> backend;  // outlives the model
   std::unique_ptr<Model> model;
-  // In the order given. A live adapter's id is its place among the live ones.
+  // In the order given. An adapter's id is its place here, fused or live.
   std::vector<LoadedAdapter> adapters;
   DType activation_dtype = DType::f32;
   size_t weight_bytes = 0;  // of the file's tensors
