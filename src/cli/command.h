@@ -34,6 +34,7 @@ Action declare_logits(CLI::App& app);
 Action declare_perplexity(CLI::App& app);
 Action declare_bench(CLI::App& app);
 Action declare_import_gguf(CLI::App& app);
+Action declare_convert_adapter(CLI::App& app);
 Action declare_completions(CLI::App& app);
 
 // The whole program: parses, runs, and turns errors into messages.

@@ -3,6 +3,7 @@
 #include "cli/checkpoint_facts.h"
 #include "cli/command.h"
 #include "cli/console.h"
+#include "cli/inspect_adapter.h"
 #include "cli/model_options.h"
 #include "cli/model_store.h"
 #include "core/error.h"
@@ -21,7 +22,8 @@ namespace {
 
 struct InspectOptions {
   ModelOptions model;
-  std::string folder;  // as an argument instead of --model
+  std::string folder;   // as an argument instead of --model
+  std::string adapter;  // describe this one instead of the model
   int64_t context = 8192;
   int batch = 1;
   std::string quant = "default";
@@ -56,8 +58,12 @@ int run_inspect(const InspectOptions& options) {
         "this version estimates checkpoints as they are stored",
         "leave it out, or give default");
   }
-  CheckpointFacts facts = read_checkpoint_facts(find_model(
-      options.folder.empty() ? options.model.model : options.folder));
+  const std::string& model =
+      options.folder.empty() ? options.model.model : options.folder;
+  if (!options.adapter.empty()) {
+    return inspect_adapter(options.adapter, model, options.json);
+  }
+  CheckpointFacts facts = read_checkpoint_facts(find_model(model));
   MemoryUse use;
   use.weight_bytes = facts.weight_bytes;
   use.activation_dtype = facts.activation_dtype;
@@ -167,6 +173,12 @@ Action declare_inspect(CLI::App& app) {
   auto options = std::make_shared<InspectOptions>();
   declare_model_path(app, options->model);
   app.add_option("model", options->folder, "The checkpoint, without --model")
+      ->type_name("DIR");
+  app.add_option(
+         "--adapter",
+         options->adapter,
+         "Describe this LoRA adapter, and whether it fits the model if one is "
+         "given")
       ->type_name("DIR");
   app.add_option("-n,--context", options->context, "Positions of a sequence")
       ->capture_default_str()
