@@ -32,6 +32,7 @@ struct BenchOptions {
   int depth = 1;
   int batch = 1;
   int repeat = 5;
+  bool adapter_rows = false;
   std::string shape;
   int bits = 4;
   std::string save;
@@ -64,10 +65,38 @@ struct Timing {
   double decode = 0;  // seconds from there to the end
 };
 
+// The scales of one sequence: all of the command's, or with --adapter-rows
+// those of a single live adapter, another one for each sequence in turn.
+std::vector<float> row_scales(
+    const std::vector<float>& scales,
+    const std::vector<int>& live,
+    const BenchOptions& options,
+    int sequence) {
+  if (!options.adapter_rows) {
+    return scales;
+  }
+  std::vector<float> out(scales.size(), 0.f);
+  auto id = size_t(live[size_t(sequence) % live.size()]);
+  out[id] = scales[id];
+  return out;
+}
+
+// Ids of the adapters that are kept beside the weights.
+std::vector<int> live_adapters(const LoadOptions& load) {
+  std::vector<int> out;
+  for (size_t i = 0; i < load.adapters.size(); ++i) {
+    if (!load.adapters[i].fuse) {
+      out.push_back(int(i));
+    }
+  }
+  return out;
+}
+
 Timing run_once(
     Engine& engine,
     const BenchOptions& options,
     const std::vector<float>& scales,
+    const std::vector<int>& live,
     int prompt_tokens,
     int gen_tokens) {
   std::vector<int64_t> ids;
@@ -75,7 +104,7 @@ Timing run_once(
     SequenceOptions sequence;
     sequence.prompt = made_up_prompt(prompt_tokens, engine.vocab_size(), i);
     sequence.max_tokens = gen_tokens;
-    sequence.adapter_scales = scales;
+    sequence.adapter_scales = row_scales(scales, live, options, i);
     ids.push_back(engine.add(std::move(sequence)));
   }
   Timing timing;
@@ -157,16 +186,18 @@ Measured measure(const BenchOptions& options, const LoadOptions& load) {
   engine_options.max_sequences = options.batch;
   Engine engine(*model.model, *model.backend, engine_options);
   std::vector<float> scales = adapter_scales(load);
-  run_once(engine, options, scales, std::min(options.prompt_tokens, 64), 4);
+  std::vector<int> live = live_adapters(load);
+  run_once(
+      engine, options, scales, live, std::min(options.prompt_tokens, 64), 4);
   for (int i = 0; i < options.repeat; ++i) {
     Timing prefill =
-        run_once(engine, options, scales, options.prompt_tokens, 1);
+        run_once(engine, options, scales, live, options.prompt_tokens, 1);
     out.first_token.push_back(prefill.prompt);
     out.prefill.push_back(
         double(options.batch) * options.prompt_tokens / prefill.prompt);
     if (options.gen_tokens > 0) {
       Timing decode = run_once(
-          engine, options, scales, options.depth, options.gen_tokens + 1);
+          engine, options, scales, live, options.depth, options.gen_tokens + 1);
       out.decode.push_back(
           double(options.batch) * options.gen_tokens / decode.decode);
     }
@@ -286,6 +317,12 @@ int run_bench(const BenchOptions& given) {
         "give --shape 1b or 8b too");
   }
   LoadOptions load = load_options(options.model);
+  if (options.adapter_rows && live_adapters(load).empty()) {
+    throw UsageError(
+        "--adapter-rows without unfused adapters",
+        "there is nothing to spread over the sequences",
+        "give adapters with --lora or --lora-scaled");
+  }
   Work work = work_of(read_checkpoint_facts(load.model));
   Measured measured = measure(options, load);
   ThreadPool pool(options.model.threads);
@@ -311,6 +348,12 @@ Action declare_bench(CLI::App& app) {
       1,
       "Tokens of context before the generated ones");
   number("--batch", options->batch, 1, "Sequences at a time");
+  app.add_flag(
+         "--adapter-rows",
+         options->adapter_rows,
+         "Each sequence uses one of the unfused adapters, in turn, instead of "
+         "all of them")
+      ->group("Adapters");
   number("--repeat", options->repeat, 1, "Repetitions; the median counts");
   app.add_option(
          "--shape",
