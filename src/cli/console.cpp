@@ -56,10 +56,15 @@ std::function<void(std::string_view, double)> load_progress() {
   if (!isatty(STDERR_FILENO) || std::getenv("MLXCEL_NO_PROGRESS")) {
     return nullptr;
   }
-  return [](std::string_view phase, double done) {
-    progress_shown = true;
-    fmt::print(stderr, "\r\033[K{} {:3.0f}%", phase, done * 100);
+  return [last = std::string()](std::string_view phase, double done) mutable {
+    std::string line = fmt::format("{} {:3.0f}%", phase, done * 100);
+    // A model has thousands of steps; a terminal needs the hundred that show.
+    if (progress_shown.exchange(true) && line == last) {
+      return;
+    }
+    fmt::print(stderr, "\r\033[K{}", line);
     std::fflush(stderr);
+    last = std::move(line);
   };
 }
 

@@ -68,7 +68,8 @@ void declare_sampling_options(CLI::App& app, SamplingOptions& options) {
   app.add_option(
          "--seed",
          options.seed,
-         "Start of the random numbers; by default another one each run")
+         "Start of the random numbers; -1, the default, is another one each "
+         "run")
       ->group("Sampling");
   add("--repetition-penalty,--repeat-penalty",
       p.repetition_penalty,
@@ -141,7 +142,8 @@ SamplingParams sampling_params(
   for (const std::string& text : options.logit_bias) {
     params.logit_bias.push_back(parse_bias(text));
   }
-  if (options.seed) {
+  // -1 arrives as the greatest number.
+  if (options.seed && *options.seed != ~uint64_t(0)) {
     params.seed = *options.seed;
   } else if (params.temperature > 0) {
     std::random_device device;

@@ -12,7 +12,7 @@ namespace {
 
 std::vector<UnbuiltOption> table() {
   auto draft = "speculative decoding with a draft model";
-  auto kv = "another KV cache format";
+  auto kv = "other formats of the KV cache";
   auto parallel = "parallel running over several devices";
   auto media = "image, audio and video input";
   return {

@@ -145,6 +145,16 @@ TEST(Generate, RefusesTemplateVariablesNestedTooDeeply) {
   EXPECT_THAT(got.err, HasSubstr("wrong --chat-template-kwargs"));
 }
 
+TEST(Generate, SeedMinusOneIsAnotherOneEachRun) {
+  auto sample = [] {
+    return generate(
+               "#",
+               {"--temp", "1000", "--seed", "-1", "--logit-bias", "257=-inf"})
+        .out;
+  };
+  EXPECT_NE(sample(), sample());
+}
+
 TEST(Generate, SeedsRepeat) {
   auto sample = [](const char* seed) {
     return generate(
