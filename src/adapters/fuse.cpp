@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <compare>
 #include <map>
+#include <utility>
 
 namespace mlxcel {
 
@@ -17,6 +19,7 @@ struct Term {
   const ResolvedPair* pair = nullptr;
   float factor = 0;
   int64_t first = 0, count = 0, pair_first = 0;
+  auto operator<=>(const Term&) const = default;
 };
 
 // What a pair's two matrices are as factors of the delta [rows, in]: the left
@@ -181,11 +184,13 @@ void fuse_adapters(
   std::map<std::string, std::vector<Term>> changes =
       collect(adapters, base, weights);
   size_t done = 0;
-  // A head that shares the embedding's bytes gets the same new ones.
-  std::map<const std::byte*, WeightTensor> made;
+  // A head that shares the embedding's bytes gets the same new ones. Tensors
+  // may share bytes and differ in their terms: surgery can put one tensor in
+  // several places.
+  std::map<std::pair<const std::byte*, std::vector<Term>>, WeightTensor> made;
   for (const auto& [key, terms] : changes) {
     WeightTensor old = weights.at(key);
-    auto twin = made.find(old.data);
+    auto twin = made.find({old.data, terms});
     if (twin == made.end()) {
       std::byte* out = nullptr;
       WeightTensor fused = make_weight(old.dtype, old.shape, &out);
@@ -197,7 +202,7 @@ void fuse_adapters(
         auto [begin, end] = split_range(old.dim(0), thread, pool.size(), 4);
         fuse_rows(old, ready, begin, end, out);
       });
-      twin = made.emplace(old.data, std::move(fused)).first;
+      twin = made.emplace(std::pair(old.data, terms), std::move(fused)).first;
     }
     weights.set(key, twin->second);
     if (progress) {
