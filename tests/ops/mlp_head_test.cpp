@@ -38,10 +38,9 @@ double activation_of(Activation activation, double x) {
 class MlpOnIsa : public ::testing::TestWithParam<Isa> {};
 
 INSTANTIATE_TEST_SUITE_P(
-    Isas,
-    MlpOnIsa,
-    ::testing::ValuesIn(supported_isas()),
-    [](const auto& isa) { return std::string(name_of(isa.param)); });
+    Isas, MlpOnIsa, ::testing::ValuesIn(supported_isas()), [](const auto& isa) {
+      return std::string(name_of(isa.param));
+    });
 
 TEST_P(MlpOnIsa, MatchesF64LoopForEveryActivation) {
   auto context = make_context(GetParam(), 2, DType::f32);

@@ -94,8 +94,7 @@ int tk_template_render(
 /* One YAML 1.2 document. Duplicate keys, unknown tags and alias explosions are
  * refused. Result: JSON {"value": ..., "positions": {"/json/pointer": [line,
  * column], ...}}, both counted from 1. A message names line and column too. */
-int tk_yaml_to_json(
-    const char* text, size_t size, tk_sink sink, void* user);
+int tk_yaml_to_json(const char* text, size_t size, tk_sink sink, void* user);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
 // The entries of a Kernels table, by the names the kernel files give them.
+// clang-format off: it takes the entries for one long expression
 .decode_arithmetic = decode_arithmetic,
 .prefill_arithmetic = prefill_arithmetic,
 .decode_row_bytes = decode_row_bytes, .decode_pack = decode_pack,
