@@ -104,18 +104,6 @@ void activate(
   }
 }
 
-template <typename Function>
-void with_plain(DType dtype, Function f) {
-  switch (dtype) {
-    case DType::f16:
-      return f.template operator()<F16>();
-    case DType::bf16:
-      return f.template operator()<BF16>();
-    default:
-      return f.template operator()<F32>();
-  }
-}
-
 void term_dot(
     DType dtype,
     const std::byte* matrix,

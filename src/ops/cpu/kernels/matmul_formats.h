@@ -38,6 +38,19 @@ struct BF16 {
   }
 };
 
+// Calls f with the type of the elements.
+template <typename Function>
+void with_plain(DType dtype, Function f) {
+  switch (dtype) {
+    case DType::f16:
+      return f.template operator()<F16>();
+    case DType::bf16:
+      return f.template operator()<BF16>();
+    default:
+      return f.template operator()<F32>();
+  }
+}
+
 // A reader turns the columns of one row, in order, into vectors. at(k): columns
 // [k, k + kLanes); part(k, n): the first n of them, zeros after. Columns are
 // asked for in multiples of kLanes from a group's start.

@@ -66,6 +66,14 @@ inline void store_units(I* r, int rows, std::byte* out) {
 inline I bf16_pairs(F low, F high) {
   return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
+
+// 16-bit lanes i and 16 + i side by side.
+inline I interleave16(I v) {
+  alignas(64) static constexpr uint16_t kOrder[32] = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_permutexvar_epi16(i_load(kOrder), v);
+}
 #endif
 
 inline void float_tile_pack(
@@ -230,6 +238,101 @@ void float_half_strip(
   }
 }
 
+// The scales and biases of columns [k0, k1) of kLanes rows, `stride` floats
+// from group to group; each group `repeat` times.
+template <typename T>
+void transpose_scales(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    int64_t repeat,
+    int64_t stride,
+    float* scale,
+    float* bias) {
+  int64_t first = k0 / m.quant.group_size;
+  int64_t groups = (k1 - k0) / m.quant.group_size;
+  for (int64_t g = 0; g < groups; g += kLanes) {
+    int64_t n = min_of(kLanes, groups - g);
+    for (int which = 0; which < 2; ++which) {
+      I r[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        r[i] = i_zero();
+        if (i < count) {
+          const std::byte* p = (which == 0 ? m.scales : m.biases) +
+                               size_t(row + i) * m.scale_stride +
+                               (first + g) * T::kBytes;
+          r[i] = f_as_i(n == kLanes ? T::get(p) : T::part(p, n));
+        }
+      }
+      transpose(r);
+      float* to = which == 0 ? scale : bias;
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t c = 0; c < repeat; ++c) {
+          i_store(to + ((g + j) * repeat + c) * stride, r[j]);
+        }
+      }
+    }
+  }
+}
+
+// As float_half_strip, for codes of 4 or 8 bits: 32-bit words of codes are
+// transposed before they are taken apart, so that a group's scale is a vector.
+template <int kBits, typename T>
+void coded_half_strip(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    std::byte* out) {
+  constexpr int kCodes = 32 / kBits;  // in a word
+  constexpr int64_t kMostGroups = kPanelColumns / 32;
+  bool wide = m.prefill == Arithmetic::f32;
+  alignas(64) float scale[kMostGroups * kLanes], bias[kMostGroups * kLanes];
+  transpose_scales<T>(m, row, count, k0, k1, 1, kLanes, scale, bias);
+  int64_t words = (k1 - k0) / kCodes;
+  int64_t group_words = m.quant.group_size / kCodes;
+  for (int64_t word = 0; word < words; word += kLanes) {
+    int64_t n = min_of(kLanes, words - word);
+    I r[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      r[i] = i_zero();
+      if (i < count) {
+        const std::byte* p = m.weight + size_t(row + i) * m.weight_stride +
+                             k0 * kBits / 8 + word * 4;
+        r[i] = n == kLanes ? i_load(p) : i_load_part(p, n * 4);
+      }
+    }
+    transpose(r);
+    for (int64_t j = 0; j < n; ++j) {
+      int64_t group = (word + j) / group_words;
+      F s = f_load(scale + group * kLanes), b = f_load(bias + group * kLanes);
+      std::byte* to = out + (word + j) * kCodes / (wide ? 1 : 2) * kStrip * 4;
+      I codes = r[j];
+#pragma GCC unroll 4
+      for (int c = 0; c < kCodes; c += 2) {
+        constexpr int kMask = (1 << kBits) - 1;
+        F low = f_fma(i_to_f(i_and(codes, i_set(kMask))), s, b);
+        codes = i_shr32<kBits>(codes);
+        F high = f_fma(i_to_f(i_and(codes, i_set(kMask))), s, b);
+        codes = i_shr32<kBits>(codes);
+        if (wide) {
+          i_store(to, f_as_i(low));
+          i_store(to + kStrip * 4, f_as_i(high));
+          to += kStrip * 8;
+          continue;
+        }
+#if defined(__AVX512BF16__)
+        i_store(to, interleave16(bf16_pairs(low, high)));
+        to += kStrip * 4;
+#endif
+      }
+    }
+  }
+}
+
 // kLanes units of codes from column k.
 template <int kBits, Arithmetic kArithmetic>
 inline I code_units(const std::byte* row, int64_t k) {
@@ -286,35 +389,17 @@ void integer_half_strip(
     }
   }
   int64_t group = activation_group(m);
-  int64_t groups = (k1 - k0) / group;
   auto* scale = reinterpret_cast<float*>(scales);
-  float* bias = scale + groups * kStrip;
-  // Groups of weights may be longer than those of activations.
-  int64_t repeat = m.quant.group_size / group;
-  int64_t first = k0 / m.quant.group_size;
-  int64_t wanted = groups / repeat;
-  for (int64_t g = 0; g < wanted; g += kLanes) {
-    int64_t n = min_of(kLanes, wanted - g);
-    for (int which = 0; which < 2; ++which) {
-      I r[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        r[i] = i_zero();
-        if (i < count) {
-          const std::byte* p = (which == 0 ? m.scales : m.biases) +
-                               size_t(row + i) * m.scale_stride +
-                               (first + g) * T::kBytes;
-          r[i] = f_as_i(n == kLanes ? T::get(p) : T::part(p, n));
-        }
-      }
-      transpose(r);
-      float* to = which == 0 ? scale : bias;
-      for (int64_t j = 0; j < n; ++j) {
-        for (int64_t c = 0; c < repeat; ++c) {
-          i_store(to + ((g + j) * repeat + c) * kStrip, r[j]);
-        }
-      }
-    }
-  }
+  transpose_scales<T>(
+      m,
+      row,
+      count,
+      k0,
+      k1,
+      m.quant.group_size / group,
+      kStrip,
+      scale,
+      scale + (k1 - k0) / group * kStrip);
 }
 
 template <Arithmetic kArithmetic>
@@ -338,6 +423,25 @@ void integer_half_strip_of(
     half ? run.template operator()<8, F16>()
          : run.template operator()<8, BF16>();
   }
+}
+
+void float_half_strip_of(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    std::byte* out) {
+  if (!has_int16_codes(m)) {
+    with_reader(m, [&]<typename Reader>() {
+      float_half_strip<Reader>(m, row, count, k0, k1, out);
+    });
+    return;
+  }
+  with_plain(m.dtype, [&]<typename T>() {
+    m.quant.bits == 4 ? coded_half_strip<4, T>(m, row, count, k0, k1, out)
+                      : coded_half_strip<8, T>(m, row, count, k0, k1, out);
+  });
 }
 
 void panel_pack(
@@ -364,9 +468,7 @@ void panel_pack(
           m, o, count, k0, k1, scales, units);
 #endif
     } else {
-      with_reader(m, [&]<typename Reader>() {
-        float_half_strip<Reader>(m, o, count, k0, k1, units);
-      });
+      float_half_strip_of(m, o, count, k0, k1, units);
     }
   }
 }
