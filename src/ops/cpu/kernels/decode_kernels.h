@@ -7,19 +7,33 @@ struct Chunk {
   int first, rows;
 };
 
-inline Chunk chunk_at(int index, int chunks, int rows) {
-  int first = rows * index / chunks;
-  return {first, rows * (index + 1) / chunks - first};
+// The first chunk brings the weights from memory. With 16-bit products it has
+// two rows only, which leave time for that; more work for each byte hides no
+// more of it (measured), and the other chunks find the weights in the cache.
+inline int first_chunk(const Matrix& m, int rows) {
+  int most = m.decode == Arithmetic::int16 ? 2 : kMaxX;
+  int chunks = (rows + kMaxX - 1) / kMaxX;
+  int even = (rows + chunks - 1) / chunks;
+  return even < most ? even : most;
 }
 
-inline int chunk_count(int rows) {
-  return (rows + kMaxX - 1) / kMaxX;
+inline int chunk_count(const Matrix& m, int rows) {
+  return 1 + (rows - first_chunk(m, rows) + kMaxX - 1) / kMaxX;
 }
 
-inline Chunk chunk_of(int row, int rows) {
-  int chunks = chunk_count(rows);
+inline Chunk chunk_at(const Matrix& m, int index, int rows) {
+  int start = first_chunk(m, rows);
+  if (index == 0) {
+    return {0, start};
+  }
+  int chunks = chunk_count(m, rows) - 1, rest = rows - start;
+  int first = rest * (index - 1) / chunks;
+  return {start + first, rest * index / chunks - first};
+}
+
+inline Chunk chunk_of(const Matrix& m, int row, int rows) {
   for (int c = 0;; ++c) {
-    Chunk chunk = chunk_at(c, chunks, rows);
+    Chunk chunk = chunk_at(m, c, rows);
     if (row < chunk.first + chunk.rows) {
       return chunk;
     }
@@ -422,7 +436,7 @@ void decode_rows(
     int rows,
     float* y,
     int64_t ldy) {
-  int chunks = chunk_count(rows);
+  int chunks = chunk_count(m, rows);
   // Weights that stay in the second cache while all chunks of rows use them.
   constexpr int64_t kBlockBytes = 128 * 1024;
   int64_t block = kBlockBytes / int64_t(m.weight_stride) / 4 * 4;
@@ -431,7 +445,7 @@ void decode_rows(
   for (int64_t o = begin; o < end; o += block) {
     int64_t stop = min_of(o + block, end);
     for (int c = 0; c < chunks; ++c) {
-      Chunk chunk = chunk_at(c, chunks, rows);
+      Chunk chunk = chunk_at(m, c, rows);
       const std::byte* xc = x + size_t(chunk.first) * row_bytes;
       float* yc = y + chunk.first * ldy + (o - begin);
       switch (chunk.rows) {
@@ -480,7 +494,7 @@ struct Int16Block {
 
 void decode_pack(
     const Matrix& m, const float* x, int row, int rows, std::byte* out) {
-  Chunk chunk = chunk_of(row, rows);
+  Chunk chunk = chunk_of(m, row, rows);
   int slot = row - chunk.first;
   out += size_t(chunk.first) * decode_row_bytes(m);
   if (m.decode != Arithmetic::int16) {

@@ -140,6 +140,39 @@ void term_dot(
   });
 }
 
+// term_axpy over all of the `n` columns of a matrix narrower than a vector:
+// vectors of kLanes / n rows at a time.
+template <typename T>
+void narrow_axpy(
+    const std::byte* matrix,
+    int n,
+    int64_t count,
+    const float* t,
+    float factor,
+    float* y) {
+  const int32_t* index = group_index(n);
+  F acc[2] = {f_zero(), f_zero()};
+  for (int64_t i = 0; i < count; i += kLanes) {
+    int64_t left = (count - i) * n;  // elements
+    F x = count - i >= kLanes ? f_load(t + i) : f_load_part(t + i, count - i);
+    for (int v = 0; v < n && left > 0; ++v, left -= kLanes) {
+      F m = left >= kLanes ? T::get(matrix) : T::part(matrix, left);
+      acc[v % 2] =
+          f_fma(m, f_permute(x, i_load(index + v * kLanes)), acc[v % 2]);
+      matrix += kLanes * T::kBytes;
+    }
+  }
+  float lanes[kLanes];
+  f_store(lanes, f_add(acc[0], acc[1]));
+  for (int j = 0; j < n; ++j) {
+    float sum = 0;
+    for (int l = j; l < kLanes; l += n) {
+      sum += lanes[l];
+    }
+    y[j] += factor * sum;
+  }
+}
+
 void term_axpy(
     DType dtype,
     const std::byte* matrix,
@@ -151,6 +184,12 @@ void term_axpy(
     float factor,
     float* y) {
   with_plain(dtype, [&]<typename T>() {
+    int64_t width = end - begin;
+    bool whole = begin == 0 && int64_t(stride) == width * T::kBytes;
+    if (whole && (width == 4 || width == 8)) {
+      narrow_axpy<T>(matrix, int(width), count, t, factor, y);
+      return;
+    }
     for (int64_t j = begin; j < end; j += kLanes) {
       int64_t n = min_of(kLanes, end - j);
       const std::byte* p = matrix + j * T::kBytes;
