@@ -33,6 +33,7 @@ Action declare_arch(CLI::App& app);
 Action declare_logits(CLI::App& app);
 Action declare_perplexity(CLI::App& app);
 Action declare_bench(CLI::App& app);
+Action declare_surgery(CLI::App& app);
 Action declare_import_gguf(CLI::App& app);
 Action declare_convert_adapter(CLI::App& app);
 Action declare_completions(CLI::App& app);

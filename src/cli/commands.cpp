@@ -17,6 +17,7 @@ const std::vector<Command>& commands() {
        "Score a text, or compare two models on it",
        declare_perplexity},
       {"bench", "Measure speed and memory", declare_bench},
+      {"surgery", "Show what a surgery recipe would change", declare_surgery},
       {"import-gguf",
        "Turn a GGUF file into a checkpoint folder",
        declare_import_gguf},

@@ -194,6 +194,20 @@ MappedFile::~MappedFile() {
   ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+void release_pages(const void* data, size_t size) {
+  static const auto page = uintptr_t(::sysconf(_SC_PAGESIZE));
+  auto first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  uintptr_t last = (reinterpret_cast<uintptr_t>(data) + size) / page * page;
+  for (MappingRecord* record = mapping_records; record != nullptr;
+       record = record->next) {
+    uintptr_t begin = std::max<uintptr_t>(record->begin, first);
+    uintptr_t end = std::min<uintptr_t>(record->end, last);
+    if (record->begin != 0 && record->path != nullptr && begin < end) {
+      ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    }
+  }
+}
+
 void install_truncation_handler() {
   struct sigaction action{};
   action.sa_sigaction = on_bus_error;

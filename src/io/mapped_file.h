@@ -36,6 +36,11 @@ class MappedFile {
   bool file_backed_ = false;
 };
 
+// Gives back the memory of the whole pages in [data, data + size) that lie in a
+// mapped file; the next read brings them back. Memory of another kind, and
+// locked pages, stay. For tensors that were read once and are not needed soon.
+void release_pages(const void* data, size_t size);
+
 // A mapped file that is truncated while it is used raises SIGBUS at the next
 // read. The handler writes which file it was and ends the process with status
 // 1. For programs; call once, before the first model is loaded.

@@ -3,6 +3,8 @@
 #include "core/error.h"
 #include "core/half.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <limits>
 #include <new>
@@ -11,7 +13,9 @@
 namespace mlxcel {
 
 WeightTensor make_weight(DType dtype, Shape shape, std::byte** data) {
-  constexpr size_t alignment = 64;
+  // Large tensors lie in huge pages: their first writes then cost less.
+  constexpr size_t kHugePage = size_t(2) << 20;
+  constexpr size_t kLarge = 2 * kHugePage;
   size_t count = size_of(dtype);
   for (int64_t dim : shape) {
     if (dim < 0 || __builtin_mul_overflow(count, uint64_t(dim), &count) ||
@@ -20,10 +24,15 @@ WeightTensor make_weight(DType dtype, Shape shape, std::byte** data) {
           "cannot make a tensor", cat("shape ", to_string(shape)));
     }
   }
+  size_t alignment = count >= kLarge ? kHugePage : 64;
   size_t capacity = (count + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, std::max(capacity, alignment));
   if (memory == nullptr) {
     throw std::bad_alloc();
+  }
+  if (count >= kLarge) {
+    // Whole huge pages alone: a rounded-up end would take memory for nothing.
+    ::madvise(memory, count / kHugePage * kHugePage, MADV_HUGEPAGE);
   }
   std::shared_ptr<const void> owner(memory, [](const void* address) {
     std::free(const_cast<void*>(address));

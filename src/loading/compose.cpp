@@ -13,9 +13,6 @@
 
 namespace mlxcel {
 
-namespace {
-
-// The recipe's path: the option, else MLXCEL_SURGERY; empty for none.
 std::filesystem::path recipe_path(const LoadOptions& options) {
   const char* named = std::getenv("MLXCEL_SURGERY");
   if (options.surgery) {
@@ -23,8 +20,6 @@ std::filesystem::path recipe_path(const LoadOptions& options) {
   }
   return named != nullptr ? named : "";
 }
-
-}  // namespace
 
 Composition::Composition(const LoadOptions& options) : options_(options) {
   if (std::filesystem::path path = recipe_path(options); !path.empty()) {

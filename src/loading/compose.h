@@ -9,10 +9,14 @@
 #include "models/builder.h"
 #include "surgery/recipe.h"
 
+#include <filesystem>
 #include <optional>
 #include <vector>
 
 namespace mlxcel {
+
+// The recipe's path: the option, else MLXCEL_SURGERY; empty for none.
+std::filesystem::path recipe_path(const LoadOptions& options);
 
 class Composition {
  public:

@@ -141,6 +141,8 @@ LoadedModel load_model(const LoadOptions& options) {
   PhaseClock clock(options);
   check_dtype(options);
   bool lazy = lazy_materialization();
+  // A wrong recipe or adapter is reported whatever state the model is in.
+  Composition composition(options);
 
   clock.begin("detect");
   LoadedModel out;
@@ -151,7 +153,6 @@ LoadedModel load_model(const LoadOptions& options) {
   out.family = &family;
   NameMap names(family.names, decoder_spec(family, out.config));
   out.max_positions = max_positions_of(out.config);
-  Composition composition(options);
 
   clock.begin("weights");
   WeightMap weights = read_weights(options, detection, names, out);

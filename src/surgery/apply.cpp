@@ -1,8 +1,11 @@
 #include "core/error.h"
 #include "core/log.h"
+#include "core/row_kernels.h"
+#include "io/mapped_file.h"
 #include "surgery/planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -10,49 +13,82 @@ namespace mlxcel {
 
 namespace {
 
-// Elements of a chunk: with its scratch it stays in the second-level cache.
+// Elements of a chunk: it stays in the second-level cache while all edits pass
+// over it.
 constexpr int64_t kChunk = 1 << 15;
+// Bytes of the result, over all threads, after which the pages that they came
+// from are given back.
+constexpr size_t kRelease = size_t(8) << 20;
 
 using Chain = std::vector<std::shared_ptr<Edit>>;
 
-// One pass over the tensor: each chunk goes through all edits while it is in
-// the cache.
+// A tensor's way from the old content to the new.
+struct Pass {
+  const WeightTensor& old;
+  const Chain& chain;
+  size_t start = 0;   // what stands before leaves no trace
+  int64_t total = 0;  // elements
+  int64_t chunk = 1;  // elements, whole rows
+  std::byte* out = nullptr;
+
+  void run(int64_t first, int64_t count) const {
+    size_t size = size_of(old.dtype);
+    std::byte* bytes = out + size_t(first) * size;
+    if (!chain[start]->overwrites()) {
+      std::memcpy(bytes, old.data + size_t(first) * size, size_t(count) * size);
+    }
+    for (size_t i = start; i < chain.size(); ++i) {
+      chain[i]->apply(old, first, count, bytes);
+    }
+  }
+
+  void release(int64_t first, int64_t count) const {
+    size_t size = size_of(old.dtype);
+    release_pages(old.data + size_t(first) * size, size_t(count) * size);
+    for (size_t i = start; i < chain.size(); ++i) {
+      chain[i]->release(first, count);
+    }
+  }
+};
+
+// One pass over the tensor.
 WeightTensor edit_tensor(
     const WeightTensor& old, const Chain& chain, ThreadPool& pool) {
-  // What stands before the last overwriting edit leaves no trace.
-  size_t start = 0;
+  Pass pass{.old = old, .chain = chain};
   for (size_t i = 0; i < chain.size(); ++i) {
     if (chain[i]->overwrites()) {
-      start = i;
+      pass.start = i;
     }
   }
-  if (const WeightTensor* taken = chain[start]->replacement();
-      taken != nullptr && start + 1 == chain.size()) {
+  if (const WeightTensor* taken = chain[pass.start]->replacement();
+      taken != nullptr && pass.start + 1 == chain.size()) {
     return *taken;
   }
-  std::byte* out = nullptr;
-  WeightTensor result = make_weight(old.dtype, old.shape, &out);
-  bool keep = !chain[start]->overwrites();
-  int64_t total = element_count(old.shape);
+  WeightTensor result = make_weight(old.dtype, old.shape, &pass.out);
+  pass.total = element_count(old.shape);
   int64_t columns = old.ndim() < 2 ? 1 : std::max<int64_t>(1, old.shape.back());
-  int64_t chunk = std::max<int64_t>(1, kChunk / columns) * columns;
-  int64_t chunks = (total + chunk - 1) / chunk;
-  size_t size = size_of(old.dtype);
-  pool.run([&](int thread) {
-    auto [begin, end] = split_range(chunks, thread, pool.size());
-    for (int64_t c = begin; c < end; ++c) {
-      int64_t first = c * chunk;
-      int64_t count = std::min(chunk, total - first);
-      std::byte* bytes = out + size_t(first) * size;
-      if (keep) {
-        std::memcpy(
-            bytes, old.data + size_t(first) * size, size_t(count) * size);
-      }
-      for (size_t i = start; i < chain.size(); ++i) {
-        chain[i]->apply(old, first, count, bytes);
+  pass.chunk = std::max<int64_t>(1, kChunk / columns) * columns;
+  int64_t chunks = (pass.total + pass.chunk - 1) / pass.chunk;
+  auto work = [&](int thread, int threads) {
+    auto [begin, end] = split_range(chunks, thread, threads);
+    int64_t stretch = std::max<int64_t>(
+        pass.chunk, int64_t(kRelease / size_of(old.dtype)) / threads);
+    int64_t last = std::min(end * pass.chunk, pass.total);
+    int64_t released = begin * pass.chunk;
+    for (int64_t first = released; first < last; first += pass.chunk) {
+      int64_t next = std::min(first + pass.chunk, last);
+      pass.run(first, next - first);
+      if (next == last || next - released >= stretch) {
+        pass.release(released, next - released);
+        released = next;
       }
     }
-  });
+  };
+  if (chunks < 2) {  // not worth waking the others
+    work(0, 1);
+  } else {
+    pool.run([&](int thread) { work(thread, pool.size()); });
+  }
   return result;
 }
 
@@ -95,28 +131,35 @@ void apply_surgery(
         const WeightTensor& before,
         const WeightTensor& after)>& on_tensor) {
   WeightMap current = weights;
-  std::map<std::string, Chain> pending;
+  // By stem: the three edits of a packed one read each other's tensors.
+  std::map<std::string, std::map<std::string, Chain>> pending;
   size_t total = 0;
   size_t done = 0;
   for (const PlannedOperation& operation : plan) {
     total += operation.edits.size();
   }
-  auto flush = [&] {
+  auto change = [&](const std::map<std::string, Chain>& chains) {
     std::vector<std::pair<std::string, WeightTensor>> results;
-    for (const auto& [key, chain] : pending) {
+    for (const auto& [key, chain] : chains) {
       for (const std::shared_ptr<Edit>& edit : chain) {
         edit->prepare(pool, current);
       }
-      const WeightTensor& old = current.at(key);
-      results.emplace_back(key, edit_tensor(old, chain, pool));
+      results.emplace_back(key, edit_tensor(current.at(key), chain, pool));
+      for (const std::shared_ptr<Edit>& edit : chain) {
+        edit->finish();
+      }
       done += chain.size();
       if (progress) {
         progress(double(done) / double(total));
       }
     }
-    // Set at the end: a requantized triple reads its old tensors until then.
     for (auto& [key, tensor] : results) {
       current.set(key, std::move(tensor));
+    }
+  };
+  auto flush = [&] {
+    for (const auto& [stem, chains] : pending) {
+      change(chains);
     }
     pending.clear();
   };
@@ -127,7 +170,8 @@ void apply_surgery(
       flush();
     }
     for (const TensorEdit& edit : operation.edits) {
-      pending[edit.key].push_back(edit.edit);
+      pending[std::string(split_key(edit.key).first)][edit.key].push_back(
+          edit.edit);
     }
     if (apart) {
       flush();
@@ -165,6 +209,59 @@ void apply_surgery(
     }
   }
   weights = std::move(current);
+}
+
+TensorChange measure_change(
+    const WeightTensor& before, const WeightTensor& after, ThreadPool& pool) {
+  constexpr int64_t kBlock = 4096;
+  struct Sums {
+    double before = 0, after = 0, change = 0;
+    int64_t changed = 0;
+  };
+  int64_t total = element_count(before.shape);
+  int64_t blocks = (total + kBlock - 1) / kBlock;
+  size_t size = size_of(before.dtype);
+  std::vector<Sums> sums(static_cast<size_t>(blocks));
+  pool.run([&](int thread) {
+    std::vector<float> x(kBlock);
+    std::vector<float> y(kBlock);
+    auto [begin, end] = split_range(blocks, thread, pool.size());
+    for (int64_t block = begin; block < end; ++block) {
+      int64_t first = block * kBlock;
+      int64_t count = std::min(kBlock, total - first);
+      const std::byte* old = before.data + size_t(first) * size;
+      const std::byte* now = after.data + size_t(first) * size;
+      Sums& sum = sums[size_t(block)];
+      for (int64_t i = 0; i < count; ++i) {
+        sum.changed +=
+            std::memcmp(old + size_t(i) * size, now + size_t(i) * size, size) !=
+            0;
+      }
+      if (!is_float(before.dtype)) {
+        continue;
+      }
+      convert_to_f32(before.dtype, old, count, x.data());
+      convert_to_f32(after.dtype, now, count, y.data());
+      for (size_t i = 0; i < size_t(count); ++i) {
+        double difference = double(y[i]) - double(x[i]);
+        sum.before += double(x[i]) * double(x[i]);
+        sum.after += double(y[i]) * double(y[i]);
+        sum.change += difference * difference;
+      }
+    }
+  });
+  Sums all;
+  for (const Sums& sum : sums) {
+    all.before += sum.before;
+    all.after += sum.after;
+    all.change += sum.change;
+    all.changed += sum.changed;
+  }
+  return {
+      std::sqrt(all.before),
+      std::sqrt(all.after),
+      std::sqrt(all.change),
+      all.changed};
 }
 
 }  // namespace mlxcel

@@ -1,6 +1,7 @@
 #include "surgery/edits.h"
 
 #include "core/row_kernels.h"
+#include "io/mapped_file.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,18 +11,35 @@ namespace mlxcel {
 
 namespace {
 
-// f32 scratch of a thread, at least n elements.
-float* scratch(int slot, int64_t n) {
-  thread_local std::vector<float> buffers[3];
-  std::vector<float>& buffer = buffers[slot];
-  if (int64_t(buffer.size()) < n) {
-    buffer.resize(size_t(n));
+// Elements at a time: two rows of f32 scratch stay in the first-level cache.
+constexpr int64_t kBlock = 4096;
+
+// f32 scratch of a thread.
+struct Scratch {
+  alignas(64) float a[kBlock];
+  alignas(64) float b[kBlock];
+};
+
+Scratch& scratch() {
+  thread_local Scratch scratch;
+  return scratch;
+}
+
+// body(at, n) for blocks [at, at + n) of [0, count).
+template <typename Body>
+void each_block(int64_t count, const Body& body) {
+  for (int64_t at = 0; at < count; at += kBlock) {
+    body(at, std::min(kBlock, count - at));
   }
-  return buffer.data();
 }
 
 const std::byte* element(const WeightTensor& tensor, int64_t index) {
   return tensor.data + size_t(index) * size_of(tensor.dtype);
+}
+
+void release_elements(
+    const WeightTensor& tensor, int64_t first, int64_t count) {
+  release_pages(element(tensor, first), size_t(count) * size_of(tensor.dtype));
 }
 
 class ScaleEdit : public Edit {
@@ -32,12 +50,15 @@ class ScaleEdit : public Edit {
       int64_t,
       int64_t count,
       std::byte* bytes) const override {
-    float* values = scratch(0, count);
-    convert_to_f32(target.dtype, bytes, count, values);
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] *= factor_;
-    }
-    convert_from_f32(values, count, target.dtype, bytes);
+    float* values = scratch().a;
+    each_block(count, [&](int64_t at, int64_t n) {
+      std::byte* block = bytes + size_t(at) * size_of(target.dtype);
+      convert_to_f32(target.dtype, block, n, values);
+      for (int64_t i = 0; i < n; ++i) {
+        values[i] *= factor_;
+      }
+      convert_from_f32(values, n, target.dtype, block);
+    });
   }
 
  private:
@@ -53,17 +74,23 @@ class AddEdit : public Edit {
       int64_t first,
       int64_t count,
       std::byte* bytes) const override {
-    float* values = scratch(0, count);
-    float* added = scratch(1, count);
-    convert_to_f32(source_.dtype, element(source_, first), count, added);
-    if (target.dtype == DType::f16 || target.dtype == DType::bf16) {
-      uint16_t* rounded = reinterpret_cast<uint16_t*>(scratch(2, count));
-      convert_from_f32(added, count, target.dtype, rounded);
-      convert_to_f32(target.dtype, rounded, count, added);
-    }
-    convert_to_f32(target.dtype, bytes, count, values);
-    row_kernels().combine(values, 1, added, alpha_, count);
-    convert_from_f32(values, count, target.dtype, bytes);
+    auto& [values, added] = scratch();
+    bool round = size_of(target.dtype) == 2 && source_.dtype != target.dtype;
+    each_block(count, [&](int64_t at, int64_t n) {
+      std::byte* block = bytes + size_t(at) * size_of(target.dtype);
+      convert_to_f32(source_.dtype, element(source_, first + at), n, added);
+      if (round) {
+        // The values' place is free until the base is read.
+        convert_from_f32(added, n, target.dtype, values);
+        convert_to_f32(target.dtype, values, n, added);
+      }
+      convert_to_f32(target.dtype, block, n, values);
+      row_kernels().combine(values, 1, added, alpha_, n);
+      convert_from_f32(values, n, target.dtype, block);
+    });
+  }
+  void release(int64_t first, int64_t count) const override {
+    release_elements(source_, first, count);
   }
 
  private:
@@ -124,6 +151,9 @@ class ReplaceEdit : public Edit {
     std::memcpy(
         bytes, element(source_, first), size_t(count) * size_of(target.dtype));
   }
+  void release(int64_t first, int64_t count) const override {
+    release_elements(source_, first, count);
+  }
   bool overwrites() const override {
     return true;
   }
@@ -153,6 +183,7 @@ class InterpolateEdit : public Edit {
     // Partial sums by fixed chunk, so that the angle does not depend on the
     // number of threads.
     constexpr int64_t kChunk = 1 << 16;
+    constexpr int64_t kKeep = 1 << 22;  // smaller ones are read again at once
     int64_t total = element_count(a_.shape);
     int64_t chunks = (total + kChunk - 1) / kChunk;
     std::vector<double> sums(size_t(chunks) * 3);
@@ -161,11 +192,15 @@ class InterpolateEdit : public Edit {
       for (int64_t c = begin; c < end; ++c) {
         int64_t first = c * kChunk;
         int64_t count = std::min(kChunk, total - first);
-        float* x = scratch(0, count);
-        float* y = scratch(1, count);
-        convert_to_f32(a_.dtype, element(a_, first), count, x);
-        convert_to_f32(b_.dtype, element(b_, first), count, y);
-        row_kernels().add_dots(x, y, count, &sums[size_t(c) * 3]);
+        auto& [x, y] = scratch();
+        each_block(count, [&](int64_t at, int64_t n) {
+          convert_to_f32(a_.dtype, element(a_, first + at), n, x);
+          convert_to_f32(b_.dtype, element(b_, first + at), n, y);
+          row_kernels().add_dots(x, y, n, &sums[size_t(c) * 3]);
+        });
+        if (total >= kKeep) {
+          release(first, count);
+        }
       }
     });
     double aa = 0;
@@ -194,12 +229,18 @@ class InterpolateEdit : public Edit {
       int64_t first,
       int64_t count,
       std::byte* bytes) const override {
-    float* values = scratch(0, count);
-    float* other = scratch(1, count);
-    convert_to_f32(a_.dtype, element(a_, first), count, values);
-    convert_to_f32(b_.dtype, element(b_, first), count, other);
-    row_kernels().combine(values, from_a_, other, from_b_, count);
-    convert_from_f32(values, count, target.dtype, bytes);
+    auto& [values, other] = scratch();
+    each_block(count, [&](int64_t at, int64_t n) {
+      convert_to_f32(a_.dtype, element(a_, first + at), n, values);
+      convert_to_f32(b_.dtype, element(b_, first + at), n, other);
+      row_kernels().combine(values, from_a_, other, from_b_, n);
+      convert_from_f32(
+          values, n, target.dtype, bytes + size_t(at) * size_of(target.dtype));
+    });
+  }
+  void release(int64_t first, int64_t count) const override {
+    release_elements(a_, first, count);
+    release_elements(b_, first, count);
   }
   bool overwrites() const override {
     return true;

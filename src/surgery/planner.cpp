@@ -70,6 +70,32 @@ void Planner::require_float(
       "leave it out of the pattern");
 }
 
+void Planner::require_columns(const std::string& stem, int64_t in) const {
+  const WeightTensor& weight = weights_.at(stem + ".weight");
+  bool fits = weight.ndim() == 2;
+  if (!packed(stem)) {
+    fits = fits && weight.dim(1) == in;
+  } else {
+    const WeightTensor& scales = weights_.at(stem + ".scales");
+    const WeightTensor* biases = weights_.find(stem + ".biases");
+    fits = fits && scales.ndim() == 2 && scales.dim(0) == weight.dim(0) &&
+           scales.dim(1) > 0 && in % scales.dim(1) == 0 &&
+           weight.dim(1) * 32 % in == 0 &&
+           (biases == nullptr || biases->shape == scales.shape);
+  }
+  if (!fits) {
+    fail(
+        cat("tensor ",
+            stem,
+            ".weight has shape ",
+            to_string(weight.shape),
+            ", which is no matrix of the ",
+            in,
+            " columns that config.json asks for"),
+        "check that config.json and the weights belong together");
+  }
+}
+
 const WeightTensor& Planner::source_tensor(
     const Source& source, const std::string& key) const {
   const WeightTensor* found = source.tensors.find(key);
@@ -144,11 +170,23 @@ Shape unpacked_shape(const Planner& planner, const std::string& stem) {
 void plan_packed(
     Planner& planner, const std::string& stem, std::shared_ptr<Edit> change) {
   const WeightTensor& weight = planner.weights().at(stem + ".weight");
-  if (!planner.operation().requantize || !planner.has(stem, ".biases") ||
-      weight.ndim() != 2) {
-    planner.require_float(stem + ".weight", "added to or interpolated");
+  if (!planner.has(stem, ".biases") || weight.dtype != DType::u32) {
+    planner.fail(
+        cat("tensor ",
+            stem,
+            ".weight is packed (",
+            weight.dtype,
+            ") without biases, and requantize knows affine tensors"),
+        "use a float or affine checkpoint");
   }
-  int bits = int(weight.dim(1) * 32 / unpacked_shape(planner, stem)[1]);
+  int64_t in = unpacked_shape(planner, stem)[1];
+  planner.require_columns(stem, in);
+  int bits = int(weight.dim(1) * 32 / in);
+  if (bits < 2 || bits > 8 || bits == 7) {
+    planner.fail(
+        cat("tensor ", stem, ".weight has codes of ", bits, " bits"),
+        "affine codes have 2, 3, 4, 5, 6 or 8");
+  }
   planner.add(
       stem + ".weight",
       requantize_edit(stem, bits, change, TriplePart::weight));

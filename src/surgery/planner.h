@@ -41,6 +41,9 @@ class Planner {
   bool edited_with_weight(std::string_view key) const;
   // Refuses tensors that hold no floats; packed ones with advice.
   void require_float(const std::string& key, std::string_view verb) const;
+  // Refuses a matrix whose shape is not what the config says: `in` columns, or
+  // for a packed stem an affine layout of so many.
+  void require_columns(const std::string& stem, int64_t in) const;
   // The tensor of a source; refuses when it is missing.
   const WeightTensor& source_tensor(
       const Source& source, const std::string& key) const;

@@ -66,6 +66,7 @@ void zero_columns(
     return;  // an output's bias belongs to no input column
   }
   bool metadata = suffix == "scales" || suffix == "biases";
+  planner.require_columns(std::string(stem), in);
   if (!planner.packed(stem)) {
     planner.add(key, zero_edit({{}, columns}));
     return;

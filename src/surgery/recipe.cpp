@@ -94,7 +94,7 @@ class RecipeReader {
     if (!root.is_object()) {
       fail(
           "",
-          cat("the top level is ", type_of(root), ", not a mapping"),
+          cat("the top level is ", type_of(root, ""), ", not a mapping"),
           "start with version: 1 and operations:");
     }
     check_fields(root, "", {"version", "operations"});
@@ -121,7 +121,9 @@ class RecipeReader {
     if (!operations->is_array()) {
       fail(
           "/operations",
-          cat("operations is ", type_of(*operations), ", not a list"),
+          cat("operations is ",
+              type_of(*operations, "/operations"),
+              ", not a list"),
           "write one list entry (- op: ...) an operation");
     }
     for (size_t i = 0; i < operations->size(); ++i) {
@@ -132,9 +134,10 @@ class RecipeReader {
   }
 
  private:
-  static std::string type_of(const json& value) {
+  // "a list", "the string abc", "infinite": what stands at `pointer`.
+  std::string type_of(const json& value, const std::string& pointer) const {
     if (value.is_null()) {
-      return "empty, or no finite number";
+      return document_.not_finite.value(pointer, "empty");
     }
     return value.is_object() ? "a mapping"
            : value.is_array()
@@ -175,7 +178,7 @@ class RecipeReader {
     if (!entry.is_object()) {
       fail(
           pointer,
-          cat("an operation is ", type_of(entry), ", not a mapping"),
+          cat("an operation is ", type_of(entry, pointer), ", not a mapping"),
           "write - op: scale with its fields below");
     }
     const OperationRule& rule = find_rule(entry, pointer);
@@ -217,7 +220,9 @@ class RecipeReader {
       if (!flag->is_boolean()) {
         fail(
             pointer + "/requantize",
-            cat("requantize is ", type_of(*flag), ", not true or false"),
+            cat("requantize is ",
+                type_of(*flag, pointer + "/requantize"),
+                ", not true or false"),
             "write requantize: true");
       }
       out.requantize = flag->get<bool>();
@@ -271,10 +276,20 @@ class RecipeReader {
     if (!value.is_number() || !std::isfinite(value.get<double>())) {
       fail(
           cat(pointer, "/", field),
-          cat(field, " is ", type_of(value), ", and a finite number is needed"),
+          cat(field,
+              " is ",
+              type_of(value, cat(pointer, "/", field)),
+              ", and a finite number is needed"),
           "write a plain number such as 0.5");
     }
-    return value.get<double>();
+    double number = value.get<double>();
+    if (!std::isfinite(float(number))) {
+      fail(
+          cat(pointer, "/", field),
+          cat(field, " is ", value.dump(), ", and weights are changed in f32"),
+          "its largest number is about 3.4e38");
+    }
+    return number;
   }
 
   std::string text(
@@ -283,7 +298,10 @@ class RecipeReader {
     if (!value.is_string()) {
       fail(
           cat(pointer, "/", field),
-          cat(field, " is ", type_of(value), ", and a string is needed"),
+          cat(field,
+              " is ",
+              type_of(value, cat(pointer, "/", field)),
+              ", and a string is needed"),
           "put it in quotes");
     }
     return value.get<std::string>();
@@ -351,8 +369,9 @@ class RecipeReader {
     if (!ids->is_array() || ids->empty()) {
       fail(
           at,
-          ids->is_array() ? cat(field, " is empty, so nothing would be pruned")
-                          : cat(field, " is ", type_of(*ids), ", not a list"),
+          ids->is_array()
+              ? cat(field, " is empty, so nothing would be pruned")
+              : cat(field, " is ", type_of(*ids, at), ", not a list"),
           cat("write ", field, ": [0, 3]"));
     }
     for (size_t i = 0; i < ids->size(); ++i) {
@@ -363,7 +382,7 @@ class RecipeReader {
             cat(at, "/", i),
             cat(field,
                 " holds ",
-                type_of(id),
+                type_of(id, cat(at, "/", i)),
                 ", and whole numbers from 0 are needed"),
             cat("write ", field, ": [0, 3]"));
       }

@@ -88,6 +88,16 @@ class RequantizeEdit : public Edit {
     }
   }
 
+  void release(int64_t first, int64_t count) const override {
+    int64_t columns = part_ == TriplePart::weight ? weight_.dim(1) : groups();
+    int64_t width = groups() * group_size_;
+    change_->release(first / columns * width, count / columns * width);
+  }
+  void finish() override {
+    change_->finish();
+    weight_ = scales_ = biases_ = {};
+  }
+
  private:
   int64_t groups() const {
     return scales_.dim(1);

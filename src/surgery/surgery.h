@@ -36,6 +36,14 @@ class Edit {
       int64_t first,
       int64_t count,
       std::byte* bytes) const = 0;
+  // Elements [first, first + count) are done: lets go of what backs them in
+  // the edit's own sources.
+  virtual void release(int64_t first, int64_t count) const {
+    (void)first;
+    (void)count;
+  }
+  // The tensor is done: lets go of what prepare() took.
+  virtual void finish() {}
   // True when nothing of the old content is left.
   virtual bool overwrites() const {
     return false;
@@ -64,14 +72,21 @@ struct PlannedOperation {
 std::vector<PlannedOperation> plan_surgery(
     const Recipe& recipe, const SurgeryBase& base, const WeightMap& weights);
 
-// What a run did to one tensor: for `surgery plan --measure`.
+// What a run did to one tensor.
 struct TensorChange {
-  std::string key;
-  double norm_before = 0, norm_after = 0, norm_of_change = 0;  // Frobenius
+  // Frobenius norms of the tensor before and after, and of the difference.
+  // Only of floats: packed codes have no norm of their own.
+  double norm_before = 0, norm_after = 0, norm_of_change = 0;
+  int64_t elements_changed = 0;  // those whose bits differ
 };
+// `before` and `after` have the same shape and dtype.
+TensorChange measure_change(
+    const WeightTensor& before, const WeightTensor& after, ThreadPool& pool);
 
 // Carries the plan out in order, each changed tensor in one pass. Either all of
-// it happens or `weights` stays as it was. Logs a line an operation.
+// it happens or `weights` stays as it was. Logs a line an operation. Beside the
+// changed tensors it needs a few megabytes: pages of the files it reads are
+// given back as it goes. The result does not depend on the number of threads.
 // `on_tensor` is called with each changed tensor before and after.
 void apply_surgery(
     const std::vector<PlannedOperation>& plan,

@@ -41,7 +41,10 @@ YamlDocument parse_yaml(std::string_view text, const std::string& file) {
         "correct the file at the place named");
   }
   nlohmann::json parsed = nlohmann::json::parse(result);
-  return {std::move(parsed["value"]), std::move(parsed["positions"])};
+  return {
+      std::move(parsed["value"]),
+      std::move(parsed["positions"]),
+      std::move(parsed["not_finite"])};
 }
 
 }  // namespace mlxcel

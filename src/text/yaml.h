@@ -14,11 +14,12 @@ struct YamlDocument {
   std::string place(std::string pointer) const;
 
   nlohmann::json positions;  // pointer -> [line, column], from 1
+  // pointer -> "not a number" or "infinite"; such values are null.
+  nlohmann::json not_finite;
 };
 
 // One document. Throws TextError that names `file`, line and column: syntax,
 // duplicate keys, unknown tags, aliases that expand beyond all reason.
-// Not-a-number and infinities come as null.
 YamlDocument parse_yaml(std::string_view text, const std::string& file);
 
 }  // namespace mlxcel

@@ -11,6 +11,8 @@ const MAX_BYTES: usize = 4 << 20;
 
 enum Node {
     Scalar(Value),
+    /// A number that JSON has no word for.
+    NotFinite(&'static str),
     List(Vec<Spanned<Node>>),
     Object(Vec<(String, Spanned<Node>)>),
 }
@@ -30,8 +32,15 @@ impl<'de> Deserialize<'de> for Node {
             fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
                 f.write_str("a YAML value")
             }
-            scalars!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64,
+            scalars!(visit_bool: bool, visit_i64: i64, visit_u64: u64,
                      visit_str: &str, visit_string: String);
+            fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
+                Ok(match (value.is_nan(), value.is_infinite()) {
+                    (true, _) => Node::NotFinite("not a number"),
+                    (_, true) => Node::NotFinite("infinite"),
+                    _ => Node::Scalar(value.into()),
+                })
+            }
             fn visit_unit<E>(self) -> Result<Node, E> {
                 Ok(Node::Scalar(Value::Null))
             }
@@ -60,19 +69,32 @@ impl<'de> Deserialize<'de> for Node {
     }
 }
 
+/// What JSON cannot say, by JSON pointer.
+#[derive(Default)]
+struct Notes {
+    positions: Map<String, Value>,
+    not_finite: Map<String, Value>,
+}
+
 /// Moves the node's value out, noting where each part stood.
-fn unfold(node: Spanned<Node>, pointer: &mut String, positions: &mut Map<String, Value>) -> Value {
+fn unfold(node: Spanned<Node>, pointer: &mut String, notes: &mut Notes) -> Value {
     let place = node.referenced;
-    positions.insert(pointer.clone(), json!([place.line(), place.column()]));
+    notes
+        .positions
+        .insert(pointer.clone(), json!([place.line(), place.column()]));
     let length = pointer.len();
     let value = match node.value {
         Node::Scalar(value) => value,
+        Node::NotFinite(kind) => {
+            notes.not_finite.insert(pointer.clone(), kind.into());
+            Value::Null
+        }
         Node::List(items) => {
             let mut list = Vec::with_capacity(items.len());
             for (i, item) in items.into_iter().enumerate() {
                 pointer.push('/');
                 pointer.push_str(&i.to_string());
-                list.push(unfold(item, pointer, positions));
+                list.push(unfold(item, pointer, notes));
                 pointer.truncate(length);
             }
             Value::Array(list)
@@ -82,7 +104,7 @@ fn unfold(node: Spanned<Node>, pointer: &mut String, positions: &mut Map<String,
             for (key, item) in items {
                 pointer.push('/');
                 pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
-                let value = unfold(item, pointer, positions);
+                let value = unfold(item, pointer, notes);
                 pointer.truncate(length);
                 object.insert(key, value);
             }
@@ -111,7 +133,11 @@ pub fn to_json(text: &str) -> Result<String, Failure> {
     };
     let node: Spanned<Node> = serde_saphyr::from_str_with_options(text, options)
         .map_err(|e| Failure::Error(e.to_string()))?;
-    let mut positions = Map::new();
-    let value = unfold(node, &mut String::new(), &mut positions);
-    Ok(json!({"value": value, "positions": positions}).to_string())
+    let mut notes = Notes::default();
+    let value = unfold(node, &mut String::new(), &mut notes);
+    let Notes {
+        positions,
+        not_finite,
+    } = notes;
+    Ok(json!({"value": value, "positions": positions, "not_finite": not_finite}).to_string())
 }
