@@ -77,6 +77,12 @@ WeightMap read_source(const fs::path& path) {
     return load_weights(path);
   }
   if (path.extension() == ".json") {
+    if (path.filename() != "model.safetensors.index.json") {
+      throw SurgeryError(
+          cat(path.string(), " is no source"),
+          "of JSON files only model.safetensors.index.json lists tensor files",
+          "name a safetensors file, or the checkpoint's folder");
+    }
     return load_weights(path.parent_path());
   }
   return read_safetensors(path).tensors;
