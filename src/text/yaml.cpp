@@ -35,6 +35,12 @@ YamlDocument parse_yaml(std::string_view text, const std::string& file) {
   std::string result;
   int code = tk_yaml_to_json(text.data(), text.size(), append, &result);
   if (code != TK_OK) {
+    // Advice of the parser to programmers.
+    constexpr std::string_view kAside =
+        ", set DuplicateKeyPolicy in Options if acceptable";
+    if (size_t at = result.find(kAside); at != std::string::npos) {
+      result.erase(at, kAside.size());
+    }
     throw TextError(
         cat("cannot read ", file),
         cat("it is not valid YAML: ", result),

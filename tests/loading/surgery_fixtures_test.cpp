@@ -39,7 +39,8 @@ fs::path root() {
 // Names of the index's "cases" or "bad".
 std::vector<std::string> listed(const char* list) {
   std::vector<std::string> out;
-  for (const json& entry : read_json_file(root() / "index.json").at(list)) {
+  json index = read_json_file(root() / "index.json");
+  for (const json& entry : index.at(list)) {
     out.push_back(entry.at("name"));
   }
   return out;
@@ -110,10 +111,26 @@ std::string name_of_case(const ::testing::TestParamInfo<std::string>& test) {
   return test.param;
 }
 
+// YAML that may as well be refused, and is.
+bool refused(const Case& test_case) {
+  if (!test_case.about.value("refusal_also_accepted", false)) {
+    return false;
+  }
+  try {
+    read_recipe(test_case.recipe);
+  } catch (const SurgeryError&) {
+    return true;
+  }
+  return false;
+}
+
 class GoodRecipe : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(GoodRecipe, ChangesTheTensorsItShouldAndNoOther) {
   Case expected(GetParam());
+  if (refused(expected)) {
+    return;
+  }
   Base base(expected.model);
   WeightMap before = base.weights;
   ThreadPool pool(2);
@@ -157,6 +174,9 @@ TEST_P(GoodRecipe, ChangesTheTensorsItShouldAndNoOther) {
 
 TEST_P(GoodRecipe, GivesTheSameBitsOnAnyNumberOfThreads) {
   Case expected(GetParam());
+  if (refused(expected)) {
+    return;
+  }
   Base one(expected.model);
   Base three(expected.model);
   ThreadPool alone(1);
@@ -170,6 +190,9 @@ TEST_P(GoodRecipe, GivesTheSameBitsOnAnyNumberOfThreads) {
 
 // Logits of every row and the greedy continuation.
 void expect_outputs(const Case& expected, BackendKind backend) {
+  if (refused(expected)) {
+    return;
+  }
   LoadOptions options;
   options.model = expected.model;
   options.surgery = expected.recipe;
@@ -276,7 +299,20 @@ class BadRecipe : public ::testing::TestWithParam<std::string> {
 
 TEST_P(BadRecipe, IsRefusedByName) {
   WorkingFolder here(root());  // a source found from here is not found
-  expect_mentions(refusal(model_, folder_ / "surgery.yaml"));
+  fs::path recipe = folder_ / "surgery.yaml";
+  if (about_.at("stage") != "apply") {
+    expect_mentions(refusal(model_, recipe));
+    return;
+  }
+  // On the tensors themselves: some formats load nowhere else.
+  Base base(model_);
+  ThreadPool pool(1);
+  try {
+    operate(recipe, base, pool);
+    ADD_FAILURE() << "the recipe was accepted";
+  } catch (const SurgeryError& error) {
+    expect_mentions(error.what());
+  }
 }
 
 TEST_P(BadRecipe, IsRefusedBeforeTheModelIsRead) {

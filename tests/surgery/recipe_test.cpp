@@ -164,7 +164,7 @@ TEST_F(RecipeFile, SaysWhereAndWhatIsWrong) {
       refusal(operation(
           "{op: interpolate, pattern: a, source_a: d.safetensors, source_b: "
           "d.safetensors, ratio: 1.5, method: lerp}")),
-      "bad surgery recipe r.yaml, line 3, column 92: ratio is 1.5, and it "
+      "bad surgery recipe r.yaml, line 3, column 90: ratio is 1.5, and it "
       "lies between 0 and 1\n"
       "  0 is source_a alone, 1 source_b alone");
   EXPECT_EQ(
@@ -175,13 +175,13 @@ TEST_F(RecipeFile, SaysWhereAndWhatIsWrong) {
   EXPECT_EQ(
       refusal("version: 1\noperation: []"),
       "bad surgery recipe r.yaml, line 2, column 12: unknown field operation\n"
-      "  did you mean operations?");
+      "  did you mean operations or version?");
 }
 
 TEST_F(RecipeFile, SyntaxErrorsNameThePlace) {
   EXPECT_THAT(
       refusal("version: 1\nversion: 1\noperations: []"),
-      ::testing::AllOf(HasSubstr("r.yaml"), HasSubstr("line 2 column 1")));
+      ::testing::AllOf(HasSubstr("r.yaml"), HasSubstr("line 2, column 1")));
   EXPECT_THAT(
       refusal("version: 1\noperations: [\n"),
       ::testing::AllOf(HasSubstr("r.yaml"), HasSubstr("line ")));

@@ -123,6 +123,7 @@ pub fn to_json(text: &str) -> Result<String, Failure> {
     }
     let options = serde_saphyr::options! {
         with_snippet: false,
+        non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::PassThrough,
         budget: serde_saphyr::budget! {
             max_aliases: 1_000,
             max_anchors: 1_000,
