@@ -1,0 +1,474 @@
+// Packing for products of many activation rows: a block of weight rows is
+// converted once to a panel whose lanes run along the outputs, so that sums
+// need no work across lanes. Included inside an anonymous namespace.
+//
+// A unit is what one 32-bit lane holds: one f32, two bf16, two 16-bit or four
+// 8-bit integers of consecutive columns.
+//   tile:  [unit][row]                   activations
+//   panel: [strip][unit][kStrip lanes]   weights of kStrip outputs each
+// Integer tiles go on with the scales and the sums of the activations,
+// [group][row]; integer strips begin with the scales and the biases,
+// [group][kStrip].
+
+constexpr int kStrip = 2 * kLanes;         // outputs of a strip
+constexpr int kPanelStrips = 64 / kStrip;  // a panel has 64 outputs
+constexpr int kPanelRows = kStrip * kPanelStrips;
+constexpr int64_t kPanelColumns = 2048;  // a bf16 panel of 256 kB, in L2
+
+inline int64_t unit_columns(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::f32:
+      return 1;
+    case Arithmetic::int8:
+      return 4;
+    default:
+      return 2;
+  }
+}
+
+inline bool is_integer(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::int16 || arithmetic == Arithmetic::int8;
+}
+
+inline int64_t unit_count(const Matrix& m, int64_t columns) {
+  int64_t unit = unit_columns(m.prefill);
+  return (columns + unit - 1) / unit;
+}
+
+// Columns whose activations share a scale: 8-bit ones want short groups.
+inline int64_t activation_group(const Matrix& m) {
+  return m.prefill == Arithmetic::int8 ? min_of(m.quant.group_size, 64)
+                                       : m.quant.group_size;
+}
+
+inline int64_t tile_data_bytes(const Matrix& m, int rows) {
+  // Transposes write whole vectors past the last unit.
+  return ceil_to(unit_count(m, m.in) * rows * 4 + kLanes * kLanes * 4, 64);
+}
+
+size_t tile_bytes(const Matrix& m, int rows) {
+  int64_t bytes = tile_data_bytes(m, rows);
+  if (is_integer(m.prefill)) {
+    bytes += 2 * m.in / activation_group(m) * rows * 4;
+  }
+  return size_t(ceil_to(bytes, 64));
+}
+
+// Writes kLanes units of up to kLanes rows; later units overwrite the excess.
+inline void store_units(I* r, int rows, std::byte* out) {
+  transpose(r);
+  for (int u = 0; u < kLanes; ++u) {
+    i_store(out + int64_t(u) * rows * 4, r[u]);
+  }
+}
+
+#if defined(__AVX512BF16__)
+inline I bf16_pairs(F low, F high) {
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+// 16-bit lanes i and 16 + i side by side.
+inline I interleave16(I v) {
+  alignas(64) static constexpr uint16_t kOrder[32] = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_permutexvar_epi16(i_load(kOrder), v);
+}
+#endif
+
+inline void float_tile_pack(
+    const Matrix& m, const float* x, int64_t ldx, int rows, std::byte* out) {
+  bool wide = m.prefill == Arithmetic::f32;
+  int64_t step = wide ? kLanes : 2 * kLanes;  // columns a transpose takes
+  for (int64_t k = 0; k < m.in; k += step) {
+    I r[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      r[i] = i_zero();
+      if (i >= rows) {
+        continue;
+      }
+      const float* row = x + i * ldx + k;
+      auto get = [&](int64_t offset) {
+        int64_t left = m.in - k - offset;
+        return left >= kLanes ? f_load(row + offset)
+               : left > 0     ? f_load_part(row + offset, left)
+                              : f_zero();
+      };
+      if (wide) {
+        r[i] = f_as_i(get(0));
+        continue;
+      }
+#if defined(__AVX512BF16__)
+      r[i] = bf16_pairs(get(0), get(kLanes));
+#endif
+    }
+    int64_t units = wide ? k : k / 2;
+    store_units(r, rows, out + units * rows * 4);
+  }
+}
+
+// Quantizes by group; kMost is the largest code.
+template <int kMost>
+void integer_tile_pack(
+    const Matrix& m, const float* x, int64_t ldx, int rows, std::byte* out) {
+  constexpr int kUnit = kMost == 127 ? 4 : 2;
+  int64_t group = activation_group(m), groups = m.in / group;
+  auto* scales = reinterpret_cast<float*>(out + tile_data_bytes(m, rows));
+  float* sums = scales + groups * rows;
+  for (int64_t g = 0; g < groups; ++g) {
+    alignas(64) int32_t units[kLanes][64];
+    for (int i = 0; i < rows; ++i) {
+      const float* row = x + i * ldx + g * group;
+      F most = f_zero(), sum = f_zero();
+      for (int64_t k = 0; k < group; k += kLanes) {
+        most = f_max(most, f_abs(f_load(row + k)));
+      }
+      float top = f_max_lane(most);
+      F inverse = f_set(top > 0 ? kMost / top : 0);
+      alignas(64) int32_t codes[128];
+      for (int64_t k = 0; k < group; k += kLanes) {
+        F code = f_round(f_mul(f_load(row + k), inverse));
+        sum = f_add(sum, code);
+        i_store(codes + k, f_to_i(code));
+      }
+      scales[g * rows + i] = top / kMost;
+      // Of the rounded values: their errors then meet the weight itself.
+      sums[g * rows + i] =
+          top / kMost * _mm_cvtss_f32(sum_lanes(sum, sum, sum, sum));
+      for (int64_t u = 0; u < group / kUnit; ++u) {
+        const int32_t* c = codes + u * kUnit;
+        units[i][u] =
+            kUnit == 4
+                ? int32_t(
+                      uint32_t(c[0] & 0xff) | uint32_t(c[1] & 0xff) << 8 |
+                      uint32_t(c[2] & 0xff) << 16 | uint32_t(c[3]) << 24)
+                : int32_t(uint32_t(c[0] & 0xffff) | uint32_t(c[1]) << 16);
+      }
+    }
+    std::byte* at = out + g * (group / kUnit) * rows * 4;
+    int64_t count = group / kUnit;
+    for (int64_t u = 0; u < count; u += kLanes) {
+      I r[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        r[i] = i < rows ? i_load(units[i] + u) : i_zero();
+      }
+      transpose(r);
+      for (int64_t j = 0; j < min_of(kLanes, count - u); ++j) {
+        i_store(at + (u + j) * rows * 4, r[j]);
+      }
+    }
+  }
+}
+
+void tile_pack(
+    const Matrix& m, const float* x, int64_t ldx, int rows, std::byte* out) {
+  switch (m.prefill) {
+    case Arithmetic::int16:
+      return integer_tile_pack<32767>(m, x, ldx, rows, out);
+    case Arithmetic::int8:
+      return integer_tile_pack<127>(m, x, ldx, rows, out);
+    default:
+      return float_tile_pack(m, x, ldx, rows, out);
+  }
+}
+
+int64_t panel_columns(const Matrix& m) {
+  return m.prefill == Arithmetic::f32 ? kPanelColumns / 2 : kPanelColumns;
+}
+
+inline int64_t strip_scale_bytes(const Matrix& m, int64_t columns) {
+  return is_integer(m.prefill) ? 2 * columns / activation_group(m) * kStrip * 4
+                               : 0;
+}
+
+inline int64_t strip_bytes(const Matrix& m, int64_t columns) {
+  // Whole transposes at the end of a row.
+  int64_t units = ceil_to(unit_count(m, columns), kLanes);
+  return strip_scale_bytes(m, columns) + units * kStrip * 4;
+}
+
+size_t panel_bytes(const Matrix& m) {
+  int64_t columns = min_of(m.in, panel_columns(m));
+  return size_t(strip_bytes(m, columns) * kPanelStrips);
+}
+
+// Weights of one half strip (kLanes rows), columns [k0, k1).
+template <typename Reader>
+void float_half_strip(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    std::byte* out) {
+  bool wide = m.prefill == Arithmetic::f32;
+  int64_t step = wide ? kLanes : 2 * kLanes;
+  int64_t group = Reader::kGroups ? m.quant.group_size : m.in;
+  for (int64_t k = k0; k < k1; k += step) {
+    I r[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      if (i >= count) {
+        r[i] = i_zero();
+        continue;
+      }
+      Reader reader(m, row + i);
+      if constexpr (Reader::kGroups) {
+        reader.group(k / group);
+      }
+      auto get = [&](int64_t at) {
+        int64_t left = k1 - at;
+        return left >= kLanes ? reader.at(at)
+               : left > 0     ? reader.part(at, left)
+                              : f_zero();
+      };
+      if (wide) {
+        r[i] = f_as_i(get(k));
+        continue;
+      }
+#if defined(__AVX512BF16__)
+      r[i] = bf16_pairs(get(k), get(k + kLanes));
+#endif
+    }
+    transpose(r);
+    int64_t unit = (k - k0) / (wide ? 1 : 2);
+#pragma GCC unroll 16
+    for (int u = 0; u < kLanes; ++u) {
+      i_store(out + (unit + u) * kStrip * 4, r[u]);
+    }
+  }
+}
+
+// The scales and biases of columns [k0, k1) of kLanes rows, `stride` floats
+// from group to group; each group `repeat` times.
+template <typename T>
+void transpose_scales(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    int64_t repeat,
+    int64_t stride,
+    float* scale,
+    float* bias) {
+  int64_t first = k0 / m.quant.group_size;
+  int64_t groups = (k1 - k0) / m.quant.group_size;
+  for (int64_t g = 0; g < groups; g += kLanes) {
+    int64_t n = min_of(kLanes, groups - g);
+    for (int which = 0; which < 2; ++which) {
+      I r[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        r[i] = i_zero();
+        if (i < count) {
+          const std::byte* p = (which == 0 ? m.scales : m.biases) +
+                               size_t(row + i) * m.scale_stride +
+                               (first + g) * T::kBytes;
+          r[i] = f_as_i(n == kLanes ? T::get(p) : T::part(p, n));
+        }
+      }
+      transpose(r);
+      float* to = which == 0 ? scale : bias;
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t c = 0; c < repeat; ++c) {
+          i_store(to + ((g + j) * repeat + c) * stride, r[j]);
+        }
+      }
+    }
+  }
+}
+
+// As float_half_strip, for codes of 4 or 8 bits: 32-bit words of codes are
+// transposed before they are taken apart, so that a group's scale is a vector.
+template <int kBits, typename T>
+void coded_half_strip(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    std::byte* out) {
+  constexpr int kCodes = 32 / kBits;  // in a word
+  constexpr int64_t kMostGroups = kPanelColumns / 32;
+  bool wide = m.prefill == Arithmetic::f32;
+  alignas(64) float scale[kMostGroups * kLanes], bias[kMostGroups * kLanes];
+  transpose_scales<T>(m, row, count, k0, k1, 1, kLanes, scale, bias);
+  int64_t words = (k1 - k0) / kCodes;
+  int64_t group_words = m.quant.group_size / kCodes;
+  for (int64_t word = 0; word < words; word += kLanes) {
+    int64_t n = min_of(kLanes, words - word);
+    I r[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      r[i] = i_zero();
+      if (i < count) {
+        const std::byte* p = m.weight + size_t(row + i) * m.weight_stride +
+                             k0 * kBits / 8 + word * 4;
+        r[i] = n == kLanes ? i_load(p) : i_load_part(p, n * 4);
+      }
+    }
+    transpose(r);
+    for (int64_t j = 0; j < n; ++j) {
+      int64_t group = (word + j) / group_words;
+      F s = f_load(scale + group * kLanes), b = f_load(bias + group * kLanes);
+      std::byte* to = out + (word + j) * kCodes / (wide ? 1 : 2) * kStrip * 4;
+      I codes = r[j];
+#pragma GCC unroll 4
+      for (int c = 0; c < kCodes; c += 2) {
+        constexpr int kMask = (1 << kBits) - 1;
+        F low = f_fma(i_to_f(i_and(codes, i_set(kMask))), s, b);
+        codes = i_shr32<kBits>(codes);
+        F high = f_fma(i_to_f(i_and(codes, i_set(kMask))), s, b);
+        codes = i_shr32<kBits>(codes);
+        if (wide) {
+          i_store(to, f_as_i(low));
+          i_store(to + kStrip * 4, f_as_i(high));
+          to += kStrip * 8;
+          continue;
+        }
+#if defined(__AVX512BF16__)
+        i_store(to, interleave16(bf16_pairs(low, high)));
+        to += kStrip * 4;
+#endif
+      }
+    }
+  }
+}
+
+// kLanes units of codes from column k.
+template <int kBits, Arithmetic kArithmetic>
+inline I code_units(const std::byte* row, int64_t k) {
+  if constexpr (kArithmetic == Arithmetic::int16) {
+    if constexpr (kBits == 4) {
+      I v = u8_to_i(row + k / 2);
+      return i_or(i_and(v, i_set(15)), i_and(i_shl32<12>(v), i_set(15 << 16)));
+    }
+    I v = u16_to_i(row + k);
+    return i_or(i_and(v, i_set(255)), i_and(i_shl32<8>(v), i_set(255 << 16)));
+  }
+  if constexpr (kBits == 4) {
+    I v = u16_to_i(row + k / 2);
+    v = i_and(i_or(v, i_shl32<8>(v)), i_set(0x00ff00ff));
+    return i_and(i_or(v, i_shl32<4>(v)), i_set(0x0f0f0f0f));
+  }
+  return i_load(row + k);
+}
+
+template <int kBits, Arithmetic kArithmetic, typename T>
+void integer_half_strip(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    std::byte* scales,
+    std::byte* out) {
+  constexpr int64_t kColumns =
+      kLanes * (kArithmetic == Arithmetic::int16 ? 2 : 4);
+  // The last transpose may read past a row's end: copy what there is.
+  for (int64_t k = k0; k < k1; k += kColumns) {
+    I r[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      if (i >= count) {
+        r[i] = i_zero();
+        continue;
+      }
+      const std::byte* data = m.weight + size_t(row + i) * m.weight_stride;
+      if (k1 - k >= kColumns) {
+        r[i] = code_units<kBits, kArithmetic>(data, k);
+      } else {
+        std::byte buffer[64] = {};
+        __builtin_memcpy(
+            buffer, data + k * kBits / 8, size_t(k1 - k) * kBits / 8);
+        r[i] = code_units<kBits, kArithmetic>(buffer, 0);
+      }
+    }
+    transpose(r);
+    int64_t unit = (k - k0) / (kColumns / kLanes);
+#pragma GCC unroll 16
+    for (int u = 0; u < kLanes; ++u) {
+      i_store(out + (unit + u) * kStrip * 4, r[u]);
+    }
+  }
+  int64_t group = activation_group(m);
+  auto* scale = reinterpret_cast<float*>(scales);
+  transpose_scales<T>(
+      m,
+      row,
+      count,
+      k0,
+      k1,
+      m.quant.group_size / group,
+      kStrip,
+      scale,
+      scale + (k1 - k0) / group * kStrip);
+}
+
+template <Arithmetic kArithmetic>
+void integer_half_strip_of(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    std::byte* scales,
+    std::byte* out) {
+  auto run = [&]<int kBits, typename T>() {
+    integer_half_strip<kBits, kArithmetic, T>(
+        m, row, count, k0, k1, scales, out);
+  };
+  bool half = m.dtype == DType::f16;
+  if (m.quant.bits == 4) {
+    half ? run.template operator()<4, F16>()
+         : run.template operator()<4, BF16>();
+  } else {
+    half ? run.template operator()<8, F16>()
+         : run.template operator()<8, BF16>();
+  }
+}
+
+void float_half_strip_of(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    int64_t k0,
+    int64_t k1,
+    std::byte* out) {
+  if (!has_int16_codes(m)) {
+    with_reader(m, [&]<typename Reader>() {
+      float_half_strip<Reader>(m, row, count, k0, k1, out);
+    });
+    return;
+  }
+  with_plain(m.dtype, [&]<typename T>() {
+    m.quant.bits == 4 ? coded_half_strip<4, T>(m, row, count, k0, k1, out)
+                      : coded_half_strip<8, T>(m, row, count, k0, k1, out);
+  });
+}
+
+void panel_pack(
+    const Matrix& m,
+    int64_t begin,
+    int64_t end,
+    int64_t k0,
+    int64_t k1,
+    std::byte* out) {
+  int64_t bytes = strip_bytes(m, k1 - k0);
+  for (int64_t o = begin; o < end; o += kLanes) {
+    int64_t strip = (o - begin) / kStrip;
+    int64_t half = (o - begin) % kStrip * 4;
+    std::byte* base = out + strip * bytes;
+    std::byte* scales = base + half;
+    std::byte* units = base + strip_scale_bytes(m, k1 - k0) + half;
+    int count = int(min_of(kLanes, end - o));
+    if (m.prefill == Arithmetic::int16) {
+      integer_half_strip_of<Arithmetic::int16>(
+          m, o, count, k0, k1, scales, units);
+    } else if (m.prefill == Arithmetic::int8) {
+#if defined(__AVX512VNNI__)
+      integer_half_strip_of<Arithmetic::int8>(
+          m, o, count, k0, k1, scales, units);
+#endif
+    } else {
+      float_half_strip_of(m, o, count, k0, k1, units);
+    }
+  }
+}
