@@ -27,6 +27,9 @@ struct RowKernels {
       const float* a);
   // y = p * y + q * x
   void (*combine)(float* y, float p, const float* x, float q, int64_t n);
+  // out = p * a + q * b, all three bf16: combine() without f32 rows between.
+  void (*blend_bf16)(
+      const void* a, float p, const void* b, float q, int64_t n, void* out);
   // sums[0] += x.x, sums[1] += y.y, sums[2] += x.y, in f64.
   void (*add_dots)(const float* x, const float* y, int64_t n, double* sums);
 };

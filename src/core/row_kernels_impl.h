@@ -147,6 +147,33 @@ void combine_rows(float* y, float p, const float* x, float q, int64_t n) {
   }
 }
 
+void blend_bf16_rows(
+    const void* a, float p, const void* b, float q, int64_t n, void* out) {
+  const char* from_a = static_cast<const char*>(a);
+  const char* from_b = static_cast<const char*>(b);
+  char* to = static_cast<char*>(out);
+  constexpr int64_t kStep = 64;
+  int64_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    float x[kStep];
+    float y[kStep];
+    bf16_to_f32_rows(from_a + 2 * i, kStep, x);
+    bf16_to_f32_rows(from_b + 2 * i, kStep, y);
+    for (int64_t j = 0; j < kStep; ++j) {
+      x[j] = p * x[j] + q * y[j];
+    }
+    f32_to_bf16_rows(x, kStep, to + 2 * i);
+  }
+  for (; i < n; ++i) {
+    float x;
+    float y;
+    bf16_to_f32_rows(from_a + 2 * i, 1, &x);
+    bf16_to_f32_rows(from_b + 2 * i, 1, &y);
+    x = p * x + q * y;
+    f32_to_bf16_rows(&x, 1, to + 2 * i);
+  }
+}
+
 void add_dots_rows(const float* x, const float* y, int64_t n, double* sums) {
   // Eight lanes a sum in every build, added in order at the end.
   double lanes[3][8] = {};
@@ -181,6 +208,7 @@ constexpr RowKernels kRowKernels = {
     f32_to_f16_rows,
     add_low_rank_rows,
     combine_rows,
+    blend_bf16_rows,
     add_dots_rows,
 };
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 
 namespace mlxcel {
 
@@ -21,6 +22,46 @@ constexpr int64_t kChunk = 1 << 15;
 constexpr size_t kRelease = size_t(8) << 20;
 
 using Chain = std::vector<std::shared_ptr<Edit>>;
+
+// Memory of new tensors. Those too small for huge pages of their own share
+// slabs that have them: first writes are most of what a small tensor costs.
+class Slabs {
+ public:
+  explicit Slabs(size_t expected) : expected_(expected) {}
+
+  WeightTensor make(DType dtype, const Shape& shape, std::byte** data) {
+    size_t bytes = size_t(element_count(shape)) * size_of(dtype);
+    size_t place = (bytes + kAlign - 1) / kAlign * kAlign;
+    size_t slab = std::min(expected_, kSlab);
+    expected_ -= std::min(expected_, place);
+    if (place == 0 || place > kSmall || (place > left_ && slab < 2 * kSmall)) {
+      return make_weight(dtype, shape, data);
+    }
+    if (place > left_) {
+      slab_ = make_weight(DType::u8, {int64_t(slab)}, &next_);
+      left_ = slab;
+    }
+    WeightTensor out;
+    out.dtype = dtype;
+    out.shape = shape;
+    out.data = *data = next_;
+    out.bytes = bytes;
+    out.owner = slab_.owner;
+    next_ += place;
+    left_ -= place;
+    return out;
+  }
+
+ private:
+  static constexpr size_t kAlign = 64;
+  static constexpr size_t kSmall = size_t(4) << 20;
+  static constexpr size_t kSlab = size_t(32) << 20;
+
+  size_t expected_;  // bytes that are still to come
+  WeightTensor slab_;
+  std::byte* next_ = nullptr;
+  size_t left_ = 0;
+};
 
 // A tensor's way from the old content to the new.
 struct Pass {
@@ -53,7 +94,10 @@ struct Pass {
 
 // One pass over the tensor.
 WeightTensor edit_tensor(
-    const WeightTensor& old, const Chain& chain, ThreadPool& pool) {
+    const WeightTensor& old,
+    const Chain& chain,
+    ThreadPool& pool,
+    Slabs& slabs) {
   Pass pass{.old = old, .chain = chain};
   for (size_t i = 0; i < chain.size(); ++i) {
     if (chain[i]->overwrites()) {
@@ -64,7 +108,7 @@ WeightTensor edit_tensor(
       taken != nullptr && pass.start + 1 == chain.size()) {
     return *taken;
   }
-  WeightTensor result = make_weight(old.dtype, old.shape, &pass.out);
+  WeightTensor result = slabs.make(old.dtype, old.shape, &pass.out);
   pass.total = element_count(old.shape);
   int64_t columns = old.ndim() < 2 ? 1 : std::max<int64_t>(1, old.shape.back());
   pass.chunk = std::max<int64_t>(1, kChunk / columns) * columns;
@@ -135,16 +179,25 @@ void apply_surgery(
   std::map<std::string, std::map<std::string, Chain>> pending;
   size_t total = 0;
   size_t done = 0;
+  std::set<std::string> written;
+  size_t bytes_written = 0;
   for (const PlannedOperation& operation : plan) {
     total += operation.edits.size();
+    for (const TensorEdit& edit : operation.edits) {
+      if (written.insert(edit.key).second) {
+        bytes_written += weights.at(edit.key).bytes;
+      }
+    }
   }
+  Slabs slabs(bytes_written);
   auto change = [&](const std::map<std::string, Chain>& chains) {
     std::vector<std::pair<std::string, WeightTensor>> results;
     for (const auto& [key, chain] : chains) {
       for (const std::shared_ptr<Edit>& edit : chain) {
         edit->prepare(pool, current);
       }
-      results.emplace_back(key, edit_tensor(current.at(key), chain, pool));
+      results.emplace_back(
+          key, edit_tensor(current.at(key), chain, pool, slabs));
       for (const std::shared_ptr<Edit>& edit : chain) {
         edit->finish();
       }

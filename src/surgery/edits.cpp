@@ -229,6 +229,17 @@ class InterpolateEdit : public Edit {
       int64_t first,
       int64_t count,
       std::byte* bytes) const override {
+    if (a_.dtype == DType::bf16 && b_.dtype == DType::bf16 &&
+        target.dtype == DType::bf16) {
+      row_kernels().blend_bf16(
+          element(a_, first),
+          from_a_,
+          element(b_, first),
+          from_b_,
+          count,
+          bytes);
+      return;
+    }
     auto& [values, other] = scratch();
     each_block(count, [&](int64_t at, int64_t n) {
       convert_to_f32(a_.dtype, element(a_, first + at), n, values);

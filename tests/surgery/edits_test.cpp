@@ -106,6 +106,29 @@ TEST(Interpolate, SlerpOfNearParallelOppositeAndZeroTensorsIsLinear) {
   expect_slerp(zero, zero);
 }
 
+TEST(Interpolate, LerpOfBf16RoundsTheF32ResultOnce) {
+  constexpr int64_t n = 203;  // whole steps and a rest
+  std::byte* data[3];
+  WeightTensor a = make_weight(DType::bf16, {n}, &data[0]);
+  WeightTensor b = make_weight(DType::bf16, {n}, &data[1]);
+  WeightTensor target = make_weight(DType::bf16, {n}, &data[2]);
+  std::vector<float> x = random_values(n, 5);
+  std::vector<float> y = random_values(n, 6);
+  std::vector<uint16_t> want;
+  for (size_t i = 0; i < n; ++i) {
+    uint16_t from_a = f32_to_bf16(x[i]);
+    uint16_t from_b = f32_to_bf16(y[i]);
+    std::memcpy(data[0] + 2 * i, &from_a, 2);
+    std::memcpy(data[1] + 2 * i, &from_b, 2);
+    float left = 0.75f * bf16_to_f32(from_a);
+    float right = 0.25f * bf16_to_f32(from_b);
+    want.push_back(f32_to_bf16(left + right));
+  }
+  auto edit = interpolate_edit(a, b, 0.25, Interpolation::lerp);
+  edit->apply(target, 0, n, data[2]);
+  EXPECT_EQ(std::memcmp(data[2], want.data(), 2 * n), 0);
+}
+
 TEST(Add, RoundsTheSourceToTheBaseAndTheSumOnce) {
   std::byte* data = nullptr;
   WeightTensor base = make_weight(DType::bf16, {1}, &data);
