@@ -1,5 +1,7 @@
 #include "adapters/live.h"
 
+#include "core/error.h"
+
 #include <cstring>
 
 namespace mlxcel {
@@ -76,6 +78,19 @@ void add_embedding(
   }
 }
 
+// Rows of one expert come and go with the router; the backends have no terms
+// for them.
+void refuse_expert(const ResolvedPair& pair, const ResolvedAdapter& adapter) {
+  for (const Target& target : pair.targets) {
+    if (parse_role(target.slot).kind.starts_with("moe.experts.")) {
+      throw AdapterError(
+          cat("cannot apply adapter ", adapter.folder, " live"),
+          cat("its pair on ", pair.stem, " changes an expert of a mixture"),
+          "fuse the adapter into the weights");
+    }
+  }
+}
+
 }  // namespace
 
 LiveTerms live_terms(
@@ -83,6 +98,7 @@ LiveTerms live_terms(
   LiveTerms out;
   for (const auto& [id, adapter] : adapters) {
     for (const ResolvedPair& pair : adapter->pairs) {
+      refuse_expert(pair, *adapter);
       if (pair.on_embedding) {
         add_embedding(
             pair, id, adapter->factor, spec.head == HeadKind::tied, out);

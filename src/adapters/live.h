@@ -16,7 +16,8 @@ struct LiveAdapter {
 
 // Terms by the linear they belong to. With a tied head an embedding's pair
 // stands under "embedding" as lookup terms and under "head" as terms of the
-// projection.
+// projection. Throws AdapterError for a pair on an expert of a mixture, which
+// can only be fused.
 LiveTerms live_terms(
     const std::vector<LiveAdapter>& adapters, const DecoderSpec& spec);
 

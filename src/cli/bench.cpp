@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 
@@ -143,7 +144,28 @@ struct Work {
   double step_bytes = 0;
 };
 
-Work work_of(const CheckpointFacts& facts) {
+// The share of a mixture's experts that `rows` rows use, where the router sends
+// each anywhere alike.
+double used_share(const MoeSpec& moe, int rows) {
+  return 1 - std::pow(
+                 1 - double(moe.experts_per_token) / moe.experts, double(rows));
+}
+
+// Bytes of the experts that a decode step of `rows` rows does not read.
+double idle_bytes(const CheckpointFacts& facts, int rows) {
+  NameMap names(facts.family->names, facts.spec);
+  double idle = 0;
+  for (const auto& [key, tensor] : facts.weights) {
+    auto parts = names.parts_of(split_key(key).first);
+    if (!parts.empty() && parts[0].role.kind.starts_with("moe.experts.")) {
+      const auto& moe = facts.spec.blocks[size_t(parts[0].role.layer)].moe;
+      idle += double(tensor.bytes) * (1 - used_share(*moe, rows));
+    }
+  }
+  return idle;
+}
+
+Work work_of(const CheckpointFacts& facts, int batch) {
   Work work;
   double hidden = facts.spec.hidden_size;
   for (const BlockSpec& block : facts.spec.blocks) {
@@ -151,10 +173,14 @@ Work work_of(const CheckpointFacts& facts) {
     double attention = 2.0 * (heads.query + heads.key_value) * heads.dim;
     double mlp = double(block.mlp.intermediate_size) *
                  (block.mlp.kind == MlpKind::gated ? 3 : 2);
+    if (const auto& moe = block.moe) {
+      mlp = 3.0 * moe->experts_per_token * moe->intermediate_size +
+            3.0 * moe->shared_intermediate_size + moe->experts;
+    }
     work.row_weights += hidden * (attention + mlp);
   }
   // A lookup reads one row of the table; a tied head reads it all.
-  work.step_bytes = double(facts.weight_bytes);
+  work.step_bytes = double(facts.weight_bytes) - idle_bytes(facts, batch);
   if (facts.spec.head == HeadKind::own) {
     NameMap names(facts.family->names, facts.spec);
     if (auto rows = names.locate("embedding", facts.weights)) {
@@ -323,7 +349,7 @@ int run_bench(const BenchOptions& given) {
         "there is nothing to spread over the sequences",
         "give adapters with --lora or --lora-scaled");
   }
-  Work work = work_of(read_checkpoint_facts(load.model));
+  Work work = work_of(read_checkpoint_facts(load.model), options.batch);
   Measured measured = measure(options, load);
   ThreadPool pool(options.model.threads);
   report(options, measured, work, measure_machine(pool), pool.size());

@@ -56,7 +56,8 @@ MemoryEstimate estimate_memory(const DecoderSpec& spec, const MemoryUse& use) {
       uint64_t(blocks_for(use.context)) * uint64_t(use.batch);
 
   // At the widest point of a block: the residual, the block's input and output,
-  // and either q, k, v with the attention's result or the MLP's inner rows.
+  // and either q, k, v with the attention's result or the MLP's inner rows. A
+  // mixture keeps the inner row and the result of every expert that a row uses.
   uint64_t rows = uint64_t(std::min<int64_t>(
       use.prefill_chunk, std::max<int64_t>(use.context * use.batch, 1)));
   uint64_t widest = 0;
@@ -66,6 +67,11 @@ MemoryEstimate estimate_memory(const DecoderSpec& spec, const MemoryUse& use) {
         uint64_t(2 * heads.query + 2 * heads.key_value) * uint64_t(heads.dim);
     uint64_t inner = uint64_t(block.mlp.intermediate_size) *
                      (block.mlp.kind == MlpKind::gated ? 2 : 1);
+    if (const auto& moe = block.moe) {
+      inner = uint64_t(moe->experts_per_token) *
+                  uint64_t(moe->intermediate_size + spec.hidden_size) +
+              3 * uint64_t(moe->shared_intermediate_size);
+    }
     widest = std::max({widest, attention, inner});
   }
   uint64_t columns = 3 * uint64_t(spec.hidden_size) + widest;

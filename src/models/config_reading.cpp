@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -103,6 +104,32 @@ MlpSpec gated_mlp(
   mlp.activation = activation_from_name(config, act_key, default_activation);
   mlp.bias = config.get_or("mlp_bias", false) ? MlpBias::all : MlpBias::none;
   return mlp;
+}
+
+MoeSpec softmax_moe(const Config& config, std::string_view size_key) {
+  MoeSpec moe;
+  moe.experts = config.get<int>("num_experts");
+  moe.experts_per_token = config.get<int>("num_experts_per_tok");
+  moe.intermediate_size = config.get<int>(size_key);
+  moe.activation = activation_from_name(config, "hidden_act", "silu");
+  moe.routing = config.get_or("norm_topk_prob", false)
+                    ? Routing::softmax_renormalized
+                    : Routing::softmax;
+  return moe;
+}
+
+void mix_layers(
+    const Config& config, DecoderSpec& decoder, const MoeSpec& moe) {
+  int step = positive(
+      config, "decoder_sparse_step", config.get_or("decoder_sparse_step", 1));
+  std::vector<int> dense = config.get_or("mlp_only_layers", std::vector<int>());
+  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
+    bool listed =
+        std::find(dense.begin(), dense.end(), int(layer)) != dense.end();
+    if (!listed && (layer + 1) % size_t(step) == 0) {
+      decoder.blocks[layer].moe = moe;
+    }
+  }
 }
 
 NormSpec rms_norm(const Config& config) {

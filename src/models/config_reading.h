@@ -32,6 +32,15 @@ MlpSpec gated_mlp(
     std::string_view act_key = "hidden_act",
     std::string_view default_activation = "silu");
 
+// The spelling of Qwen's mixtures: num_experts, num_experts_per_tok,
+// norm_topk_prob and the size of an expert under `size_key`, activation
+// hidden_act, no shared expert.
+MoeSpec softmax_moe(const Config& config, std::string_view size_key);
+
+// Puts the mixture in place of the MLP, in all layers but those of
+// mlp_only_layers and those that decoder_sparse_step passes over.
+void mix_layers(const Config& config, DecoderSpec& decoder, const MoeSpec& moe);
+
 // Root-mean-square norm with rms_norm_eps.
 NormSpec rms_norm(const Config& config);
 

@@ -74,7 +74,8 @@ class Decoder : public Model {
         builder,
         block,
         cat("layers.", layer, ".mlp"),
-        make_mlp(builder, block.mlp, layer));
+        block.moe ? make_moe(builder, *block.moe, layer)
+                  : make_mlp(builder, block.mlp, layer));
   }
 
   void add_half(

@@ -123,6 +123,22 @@ void check_norm(const Config& config, const NormSpec& norm) {
       norm.eps);
 }
 
+void check_moe(const Config& config, const MoeSpec& moe) {
+  check_number(config, moe.experts > 0, "the number of experts", moe.experts);
+  check_number(
+      config,
+      moe.experts_per_token > 0 && moe.experts_per_token <= moe.experts,
+      cat("num_experts_per_tok, of ", moe.experts, " experts,"),
+      moe.experts_per_token);
+  check_size(config, "the size of an expert", moe.intermediate_size);
+  check_number(
+      config,
+      moe.shared_intermediate_size >= 0 &&
+          moe.shared_intermediate_size <= kMaxSize,
+      "the size of the shared expert",
+      moe.shared_intermediate_size);
+}
+
 void check_spec(const Config& config, const DecoderSpec& spec) {
   check_size(config, "hidden_size", spec.hidden_size);
   check_size(config, "vocab_size", spec.vocab_size);
@@ -132,7 +148,16 @@ void check_spec(const Config& config, const DecoderSpec& spec) {
       std::isfinite(spec.logit_softcap) && spec.logit_softcap >= 0,
       "the logit soft cap",
       spec.logit_softcap);
+  // Each expert has names of its own; the largest models have 30000 of them.
+  constexpr int64_t kMaxExperts = 1 << 16;
+  int64_t experts = 0;
   for (const BlockSpec& block : spec.blocks) {
+    experts += block.moe ? block.moe->experts : 0;
+    check_number(
+        config,
+        experts <= kMaxExperts,
+        "the number of experts in all layers",
+        double(experts));
     const AttentionSpec& attention = block.attention;
     check_norm(config, block.norm);
     check_size(config, "num_attention_heads", attention.heads.query);
@@ -142,7 +167,11 @@ void check_spec(const Config& config, const DecoderSpec& spec) {
         config,
         "num_attention_heads times head_dim",
         int64_t(attention.heads.query) * attention.heads.dim);
-    check_size(config, "intermediate_size", block.mlp.intermediate_size);
+    if (block.moe) {
+      check_moe(config, *block.moe);
+    } else {
+      check_size(config, "intermediate_size", block.mlp.intermediate_size);
+    }
     check_number(
         config,
         attention.heads.query % attention.heads.key_value == 0,

@@ -10,17 +10,19 @@ namespace mlxcel {
 namespace {
 
 constexpr std::string_view kLayer = "{l}";
+constexpr std::string_view kExpert = "{e}";
 
-bool is_per_layer(std::string_view pattern) {
-  return pattern.find(kLayer) != std::string_view::npos;
+bool has(std::string_view pattern, std::string_view place) {
+  return pattern.find(place) != std::string_view::npos;
 }
 
-std::string with_layer(std::string_view pattern, int layer) {
-  size_t at = pattern.find(kLayer);
+std::string with_number(
+    std::string_view pattern, std::string_view place, int number) {
+  size_t at = pattern.find(place);
   if (at == std::string_view::npos) {
     return std::string(pattern);
   }
-  return cat(pattern.substr(0, at), layer, pattern.substr(at + kLayer.size()));
+  return cat(pattern.substr(0, at), number, pattern.substr(at + place.size()));
 }
 
 bool of_head(const NameRule& rule) {
@@ -29,6 +31,43 @@ bool of_head(const NameRule& rule) {
 
 int64_t norm_rows(bool present, int64_t size) {
   return present ? size : 0;
+}
+
+// "moe.experts.3.gate" -> "gate" when there is an expert 3, else empty.
+std::string_view part_of_expert(const MoeSpec& moe, std::string_view kind) {
+  constexpr std::string_view experts = "moe.experts.";
+  if (!kind.starts_with(experts)) {
+    return {};
+  }
+  int expert = -1;
+  const char* end = kind.data() + kind.size();
+  auto [stop, error] =
+      std::from_chars(kind.data() + experts.size(), end, expert);
+  bool known = error == std::errc() && stop < end && *stop == '.' &&
+               expert >= 0 && expert < moe.experts;
+  return known ? std::string_view(stop + 1, end) : std::string_view();
+}
+
+// Rows and columns of a role of the mixture; {0, 0} for others.
+std::pair<int64_t, int64_t> moe_shape(
+    const MoeSpec& moe, int64_t hidden, std::string_view kind) {
+  constexpr std::string_view shared = "moe.shared.";
+  int64_t inner = moe.intermediate_size;
+  std::string_view part = part_of_expert(moe, kind);
+  if (kind.starts_with(shared)) {
+    inner = moe.shared_intermediate_size;
+    part = kind.substr(shared.size());
+  }
+  if (inner > 0 && (part == "gate" || part == "up")) {
+    return {inner, hidden};
+  } else if (inner > 0 && part == "down") {
+    return {hidden, inner};
+  } else if (kind == "moe.router") {
+    return {moe.experts, hidden};
+  } else if (kind == "moe.shared_gate" && moe.shared_intermediate_size > 0) {
+    return {1, hidden};
+  }
+  return {0, 0};
 }
 
 int64_t block_rows(
@@ -52,11 +91,15 @@ int64_t block_rows(
     return norm_rows(pre, hidden);
   } else if (kind == "attention_post_norm" || kind == "mlp_post_norm") {
     return norm_rows(post, hidden);
+  } else if (kind == "attention.o") {
+    return hidden;
+  } else if (block.moe) {
+    return moe_shape(*block.moe, hidden, kind).first;
   } else if (kind == "mlp.gate") {
     return block.mlp.kind == MlpKind::gated ? block.mlp.intermediate_size : 0;
   } else if (kind == "mlp.up") {
     return block.mlp.intermediate_size;
-  } else if (kind == "attention.o" || kind == "mlp.down") {
+  } else if (kind == "mlp.down") {
     return hidden;
   }
   return 0;
@@ -67,11 +110,14 @@ int64_t block_cols(
   if (kind == "attention.o") {
     const HeadCounts& heads = block.attention.heads;
     return int64_t(heads.query) * heads.dim;
+  } else if (
+      kind == "attention.q" || kind == "attention.k" || kind == "attention.v") {
+    return hidden;
+  } else if (block.moe) {
+    return moe_shape(*block.moe, hidden, kind).second;
   } else if (kind == "mlp.down") {
     return block.mlp.intermediate_size;
-  } else if (
-      kind == "attention.q" || kind == "attention.k" || kind == "attention.v" ||
-      kind == "mlp.gate" || kind == "mlp.up") {
+  } else if (kind == "mlp.gate" || kind == "mlp.up") {
     return hidden;
   }
   return 0;
@@ -88,6 +134,8 @@ int64_t slot_offset(const NameMap& names, const Role& role) {
     return rows_of("attention.q") + rows_of("attention.k");
   } else if (role.kind == "mlp.up") {
     return rows_of("mlp.gate");
+  } else if (role.kind == "moe.shared.up") {
+    return rows_of("moe.shared.gate");
   }
   return 0;
 }
@@ -96,6 +144,10 @@ int64_t slot_offset(const NameMap& names, const Role& role) {
 
 NameRule split_rows(std::string stem, std::vector<std::string> roles) {
   return {.stem = std::move(stem), .roles = std::move(roles)};
+}
+
+NameRule stack_experts(std::string stem, std::string role) {
+  return {.stem = std::move(stem), .roles = {std::move(role)}};
 }
 
 Role parse_role(std::string_view name) {
@@ -122,6 +174,9 @@ std::string linear_slot(const Role& role) {
   if (role.kind == "mlp.gate" || role.kind == "mlp.up") {
     return cat("layers.", role.layer, ".mlp.up");
   }
+  if (role.kind == "moe.shared.gate" || role.kind == "moe.shared.up") {
+    return cat("layers.", role.layer, ".moe.shared.up");
+  }
   return role.name;
 }
 
@@ -139,7 +194,7 @@ NameMap::NameMap(const FamilyNames& names, const DecoderSpec& spec)
   for (const Spelling& spelling : names.spellings) {
     for (const NameRule& rule : names.rules) {
       std::string_view prefix = of_head(rule) ? spelling.head : spelling.body;
-      int layers = is_per_layer(rule.stem) ? int(spec.blocks.size()) : 1;
+      int layers = has(rule.stem, kLayer) ? int(spec.blocks.size()) : 1;
       for (int layer = 0; layer < layers; ++layer) {
         add(rule, prefix, layer);
       }
@@ -148,10 +203,36 @@ NameMap::NameMap(const FamilyNames& names, const DecoderSpec& spec)
 }
 
 void NameMap::add(const NameRule& rule, std::string_view prefix, int layer) {
+  std::string stem = cat(prefix, with_number(rule.stem, kLayer, layer));
+  std::vector<std::string> roles;
+  for (const std::string& role : rule.roles) {
+    roles.push_back(with_number(role, kLayer, layer));
+  }
+  if (!has(rule.roles.front(), kExpert)) {
+    add(std::move(stem), roles, 0);
+    return;
+  }
+  const auto& moe = spec_.blocks[size_t(layer)].moe;
+  std::vector<std::string> all;
+  for (int expert = 0; expert < (moe ? moe->experts : 0); ++expert) {
+    std::string role = with_number(roles.front(), kExpert, expert);
+    if (has(rule.stem, kExpert)) {
+      add(with_number(stem, kExpert, expert), {role}, 0);
+    } else {
+      all.push_back(std::move(role));
+    }
+  }
+  if (!all.empty()) {
+    add(std::move(stem), all, int(all.size()));
+  }
+}
+
+void NameMap::add(
+    std::string stem, const std::vector<std::string>& roles, int stacked) {
   std::vector<RolePart> parts;
   int64_t first = 0;
-  for (const std::string& pattern : rule.roles) {
-    RolePart part{.role = parse_role(with_layer(pattern, layer))};
+  for (const std::string& role : roles) {
+    RolePart part{.role = parse_role(role)};
     part.first = first;
     part.count = rows(part.role);
     first += part.count;
@@ -162,13 +243,12 @@ void NameMap::add(const NameRule& rule, std::string_view prefix, int layer) {
   if (parts.empty()) {
     return;  // this layer has no such part
   }
-  std::string stem = cat(prefix, with_layer(rule.stem, layer));
   auto [entry, fresh] = by_stem_.try_emplace(stem, std::move(parts));
   if (!fresh) {
     return;  // an equal spelling: two prefixes that do not reach the head
   }
   for (const RolePart& part : entry->second) {
-    by_role_[part.role.name].push_back({stem, part.first, part.count});
+    by_role_[part.role.name].push_back({stem, part.first, part.count, stacked});
   }
 }
 
@@ -254,6 +334,22 @@ std::vector<std::string> NameMap::known_stems() const {
     stems.push_back(stem);
   }
   return stems;
+}
+
+std::vector<NameRule> moe_names(
+    const std::string& block, const ExpertStems& stems) {
+  std::vector<NameRule> rules = {
+      {cat(block, ".gate"), {"layers.{l}.moe.router"}}};
+  for (const auto& [part, stem] :
+       {std::pair<std::string, std::string>{"gate", stems.gate},
+        {"up", stems.up},
+        {"down", stems.down}}) {
+    std::string role = cat("layers.{l}.moe.experts.{e}.", part);
+    rules.push_back(
+        stack_experts(cat(block, ".switch_mlp.", part, "_proj"), role));
+    rules.push_back({cat(block, ".experts.{e}.", stem), {role}});
+  }
+  return rules;
 }
 
 FamilyNames hf_decoder_names(const std::vector<NameRule>& changes) {

@@ -16,7 +16,11 @@
 //   layers.{l}.attention_post_norm on the attention's result
 //   layers.{l}.mlp_norm            before the MLP
 //   layers.{l}.mlp.gate .up .down
-//   layers.{l}.mlp_post_norm       on the MLP's result
+//   layers.{l}.moe.router          in place of the MLP: logits of the experts
+//   layers.{l}.moe.experts.{e}.gate .up .down    {e} is the expert
+//   layers.{l}.moe.shared.gate .up .down         for every row
+//   layers.{l}.moe.shared_gate                   [1, hidden]
+//   layers.{l}.mlp_post_norm       on the MLP's or the experts' result
 //   final_norm, head
 #pragma once
 
@@ -34,7 +38,9 @@
 namespace mlxcel {
 
 // A stem holds one role, or the rows of several roles one after the other. The
-// stem is written without a prefix; {l} stands for the layer in both.
+// stem is written without a prefix; {l} stands for the layer in both, {e} for
+// the expert. A stem without {e} of a role with it is a 3-D tensor: one matrix
+// an expert.
 struct NameRule {
   std::string stem;                // "layers.{l}.self_attn.qkv_proj"
   std::vector<std::string> roles;  // {"layers.{l}.attention.q", ".k", ".v"}
@@ -42,6 +48,10 @@ struct NameRule {
 
 // The stem's rows are those of the roles, in this order.
 NameRule split_rows(std::string stem, std::vector<std::string> roles);
+
+// The stem is one tensor [experts, out, in] with the role's matrix of each
+// expert.
+NameRule stack_experts(std::string stem, std::string role);
 
 // What stands before the stems in one way of writing a checkpoint: before the
 // head's, and before all others.
@@ -77,6 +87,7 @@ struct StemRows {
   std::string stem;
   int64_t first = 0;
   int64_t count = 0;
+  int stacked = 0;  // matrices of a 3-D tensor, whose rows follow each other
   bool operator==(const StemRows&) const = default;
 };
 
@@ -127,6 +138,9 @@ class NameMap {
 
  private:
   void add(const NameRule& rule, std::string_view prefix, int layer);
+  // `roles` with the numbers of layer and expert filled in.
+  void add(
+      std::string stem, const std::vector<std::string>& roles, int stacked);
 
   DecoderSpec spec_;
   std::map<std::string, std::vector<RolePart>, std::less<>> by_stem_;
@@ -148,5 +162,15 @@ std::pair<std::string_view, std::string_view> split_key(std::string_view key);
 // the default; one for several (split_rows) goes before the defaults, so that a
 // separate name still finds its rows.
 FamilyNames hf_decoder_names(const std::vector<NameRule>& changes = {});
+
+// The stems of an expert's projections in published checkpoints.
+struct ExpertStems {
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
+// Rules for a mixture under `block` ("layers.{l}.mlp"): the router `gate`, one
+// tensor an expert as published, and MLX's stacks `switch_mlp`.
+std::vector<NameRule> moe_names(
+    const std::string& block, const ExpertStems& stems = {});
 
 }  // namespace mlxcel

@@ -86,6 +86,35 @@ std::unique_ptr<Linear> PartBuilder::linear(
   return inputs_.backend.prepare_linear(std::move(weights));
 }
 
+std::unique_ptr<Experts> PartBuilder::experts(
+    int layer, int count, const std::vector<std::string>& parts) const {
+  ExpertWeights weights;
+  weights.name = cat("layers.", layer, ".moe.experts.", parts.back());
+  weights.experts.resize(size_t(count));
+  for (const std::string& part : parts) {
+    auto role = [&](int expert) {
+      return cat("layers.", layer, ".moe.experts.", expert, ".", part);
+    };
+    StemRows first = require(role(0));
+    std::optional<MatrixWeight> stack;
+    if (first.stacked > 0) {
+      stack = inputs_.source.stack(
+          first.stem,
+          count,
+          first.count,
+          inputs_.names.cols(parse_role(role(0))));
+    }
+    for (int expert = 0; expert < count; ++expert) {
+      LinearWeights& linear = weights.experts[size_t(expert)];
+      linear.name = role(expert);
+      linear.parts.push_back(
+          stack ? slice_rows(*stack, expert * first.count, first.count)
+                : matrix(linear.name));
+    }
+  }
+  return inputs_.backend.prepare_experts(std::move(weights));
+}
+
 std::unique_ptr<Embedding> PartBuilder::embedding(std::string_view role) const {
   return inputs_.backend.prepare_embedding(
       {.table = matrix(role), .terms = take_terms(role)});

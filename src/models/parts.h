@@ -20,6 +20,10 @@ class PartBuilder {
   // terms of their slot.
   std::unique_ptr<Linear> linear(
       const std::vector<std::string>& roles, bool bias) const;
+  // One linear for each of the layer's experts, with one part for each of
+  // `parts` ("gate", "up"); from separate tensors or from stacks.
+  std::unique_ptr<Experts> experts(
+      int layer, int count, const std::vector<std::string>& parts) const;
   std::unique_ptr<Embedding> embedding(std::string_view role) const;
   // The head, from its own tensor or from the embedding table.
   std::unique_ptr<Linear> head(HeadKind kind) const;
@@ -62,5 +66,7 @@ std::unique_ptr<Sublayer> make_attention(
     int layer);
 std::unique_ptr<Sublayer> make_mlp(
     const PartBuilder& builder, const MlpSpec& spec, int layer);
+std::unique_ptr<Sublayer> make_moe(
+    const PartBuilder& builder, const MoeSpec& spec, int layer);
 
 }  // namespace mlxcel

@@ -51,6 +51,10 @@ const std::vector<const Family*>& families() {
       &phi3,
       &starcoder2,
       &olmo2,
+      &mixtral,
+      &qwen2_moe,
+      &qwen3_moe,
+      &olmoe,
   };
   return list;
 }

@@ -53,6 +53,19 @@ struct MlpSpec {
   MlpBias bias = MlpBias::none;
 };
 
+// A mixture of experts: gated MLPs of which a router chooses a few for each
+// row.
+struct MoeSpec {
+  int experts = 0;
+  int experts_per_token = 0;
+  int intermediate_size = 0;  // of one expert
+  Activation activation = Activation::silu;
+  Routing routing = Routing::softmax;
+  // An expert that serves every row, its result times sigmoid(shared_gate x);
+  // 0: none.
+  int shared_intermediate_size = 0;
+};
+
 // Where a block norms, for each of its two halves f:
 enum class NormPlacement : uint8_t {
   pre,       // x + f(norm(x))
@@ -65,6 +78,7 @@ struct BlockSpec {
   NormSpec norm;
   AttentionSpec attention;
   MlpSpec mlp;
+  std::optional<MoeSpec> moe;  // stands in place of the MLP
 };
 
 enum class HeadKind : uint8_t { own, tied };  // tied: the embedding table

@@ -37,6 +37,25 @@ struct MlpWeights {
   bool gated = true;  // act(gate) * up, else act(up)
 };
 
+// How the router's logits become the weights of the chosen experts: a softmax
+// over all experts, of which the largest are kept as they are or divided by
+// their sum.
+enum class Routing : uint8_t { softmax, softmax_renormalized };
+
+// f(x) = sum over the chosen experts e of weight_e * down_e(act(gate_e) * up_e)
+//        + sigmoid(shared_gate x) * shared(x)
+struct MoeWeights {
+  const Linear* router = nullptr;  // out: number of experts
+  Routing routing = Routing::softmax;
+  int experts_per_token = 0;
+  const Experts* up = nullptr;  // parts [gate, up], output 2 * inner
+  const Experts* down = nullptr;
+  Activation activation = Activation::silu;
+  // Applied to every row; null up: no such expert. Null gate: added as it is.
+  MlpWeights shared;
+  const Linear* shared_gate = nullptr;  // out: 1
+};
+
 struct AttentionArgs {
   int num_heads = 0;
   int num_kv_heads = 0;
@@ -76,6 +95,7 @@ class Backend {
 
   // The handles keep what they need of the weights alive.
   virtual std::unique_ptr<Linear> prepare_linear(LinearWeights weights) = 0;
+  virtual std::unique_ptr<Experts> prepare_experts(ExpertWeights weights) = 0;
   virtual std::unique_ptr<Embedding> prepare_embedding(
       EmbeddingWeights weights) = 0;
   virtual std::unique_ptr<Norm> prepare_norm(NormWeights weights) = 0;
@@ -95,6 +115,11 @@ class Backend {
       const Step& step,
       const Tensor& x,
       const MlpWeights& weights,
+      const LinearOptions& options) = 0;
+  virtual Tensor moe(
+      const Step& step,
+      const Tensor& x,
+      const MoeWeights& weights,
       const LinearOptions& options) = 0;
   // qkv: [rows, (num_heads + 2 * num_kv_heads) * head_dim], q then k then v.
   // Writes k and v of the rows into the cache, then attends.

@@ -339,8 +339,13 @@ Quant resolve_packed(
 
 }  // namespace
 
-MatrixWeight MatrixSource::matrix(
-    std::string_view stem_view, int64_t out, int64_t in) {
+MatrixWeight MatrixSource::make_matrix(
+    std::string_view stem_view,
+    const WeightTensor& weight,
+    const WeightTensor* scales,
+    const WeightTensor* biases,
+    int64_t out,
+    int64_t in) {
   if (in <= 0 || out < 0) {
     throw ShapeError(
         cat("matrix \"", stem_view, "\" cannot have ", out, " rows of ", in),
@@ -349,9 +354,6 @@ MatrixWeight MatrixSource::matrix(
   }
   std::string stem(stem_view);
   std::string key = stem + ".weight";
-  const WeightTensor& weight = use(key);
-  const WeightTensor* scales = weights_.find(stem + ".scales");
-  const WeightTensor* biases = weights_.find(stem + ".biases");
   check_rows(key, weight, out, in);
 
   MatrixWeight matrix;
@@ -394,11 +396,75 @@ MatrixWeight MatrixSource::matrix(
   }
   matrix.quant =
       resolve_packed(stem, weight, *scales, biases, quant_.format_of(stem), in);
-  matrix.scales = use(stem + ".scales");
+  claim(stem + ".scales");
+  matrix.scales = *scales;
   if (biases != nullptr) {
-    matrix.biases = use(stem + ".biases");
+    claim(stem + ".biases");
+    matrix.biases = *biases;
   }
   return matrix;
+}
+
+MatrixWeight MatrixSource::matrix(
+    std::string_view stem, int64_t out, int64_t in) {
+  return make_matrix(
+      stem,
+      use(cat(stem, ".weight")),
+      weights_.find(cat(stem, ".scales")),
+      weights_.find(cat(stem, ".biases")),
+      out,
+      in);
+}
+
+namespace {
+
+// [count, rows, columns] as [count * rows, columns]: a view.
+WeightTensor flatten(
+    std::string_view key,
+    const WeightTensor& tensor,
+    int64_t count,
+    int64_t out,
+    int64_t in) {
+  if (tensor.ndim() != 3 || tensor.dim(0) != count || tensor.dim(1) != out) {
+    refuse(
+        key,
+        tensor,
+        "has the wrong shape",
+        cat("it is ",
+            describe(tensor),
+            ", the model needs ",
+            count,
+            " experts with ",
+            out,
+            " rows of ",
+            in,
+            " weights"),
+        kCheckConfig);
+  }
+  WeightTensor flat = tensor;
+  flat.shape = {count * out, tensor.dim(2)};
+  return flat;
+}
+
+}  // namespace
+
+MatrixWeight MatrixSource::stack(
+    std::string_view stem, int64_t count, int64_t out, int64_t in) {
+  std::optional<WeightTensor> parts[3];
+  const char* suffixes[3] = {".weight", ".scales", ".biases"};
+  for (size_t i = 0; i < 3; ++i) {
+    std::string key = cat(stem, suffixes[i]);
+    if (i == 0 || has(key)) {
+      parts[i] = flatten(key, use(key), count, out, in);
+    }
+  }
+  return make_matrix(
+      stem,
+      *parts[0],
+      parts[1] ? &*parts[1] : nullptr,
+      parts[2] ? &*parts[2] : nullptr,
+      count * out,
+      in);
 }
 
 }  // namespace mlxcel

@@ -73,6 +73,11 @@ class MatrixSource {
   // that names the tensor and the shapes.
   MatrixWeight matrix(std::string_view stem, int64_t out, int64_t in);
 
+  // The matrices [out, in] of a 3-D tensor `<stem>.weight`, `count` of them, as
+  // one of count * out rows: a view. The same rules and errors as matrix().
+  MatrixWeight stack(
+      std::string_view stem, int64_t count, int64_t out, int64_t in);
+
   // A float tensor of exactly this shape: norm weights, biases, sinks.
   WeightTensor tensor(std::string_view key, const Shape& shape);
   std::optional<WeightTensor> find_tensor(
@@ -85,6 +90,13 @@ class MatrixSource {
 
  private:
   const WeightTensor& use(std::string_view key);
+  MatrixWeight make_matrix(
+      std::string_view stem,
+      const WeightTensor& weight,
+      const WeightTensor* scales,
+      const WeightTensor* biases,
+      int64_t out,
+      int64_t in);
 
   const WeightMap& weights_;
   std::string config_file_;

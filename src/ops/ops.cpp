@@ -138,6 +138,28 @@ void check_options(
   }
 }
 
+// What `up` gives is what `down` reads. Linears, or the experts of a mixture.
+template <typename Weights>
+void check_inner(
+    const char* op, const Weights& up, const Weights& down, bool gated) {
+  int64_t inner = gated ? up.out() / 2 : up.out();
+  if (down.in() != inner || (gated && up.out() % 2 != 0)) {
+    mismatch(
+        op,
+        "up and down do not fit each other",
+        cat(gated ? "gate and up [" : "up [",
+            up.out(),
+            ", ",
+            up.in(),
+            "], down [",
+            down.out(),
+            ", ",
+            down.in(),
+            "]"),
+        kCheckConfig);
+  }
+}
+
 }  // namespace
 
 Tensor embed(
@@ -187,24 +209,67 @@ Tensor mlp(
     const LinearOptions& options) {
   check_rows("mlp", step, x);
   check_options("mlp", x, weights.up->in(), weights.down->out(), options);
-  int64_t inner = weights.gated ? weights.up->out() / 2 : weights.up->out();
-  if (weights.down->in() != inner ||
-      (weights.gated && weights.up->out() % 2 != 0)) {
-    mismatch(
-        "mlp",
-        "up and down do not fit each other",
-        cat(weights.gated ? "gate and up [" : "up [",
-            weights.up->out(),
-            ", ",
-            weights.up->in(),
-            "], down [",
-            weights.down->out(),
-            ", ",
-            weights.down->in(),
-            "]"),
-        kCheckConfig);
-  }
+  check_inner("mlp", *weights.up, *weights.down, weights.gated);
   return backend.mlp(step, x, weights, options);
+}
+
+Tensor moe(
+    Backend& backend,
+    const Step& step,
+    const Tensor& x,
+    const MoeWeights& weights,
+    const LinearOptions& options) {
+  const char* op = "moe";
+  check_rows(op, step, x);
+  check_options(op, x, weights.up->in(), weights.down->out(), options);
+  check_inner(op, *weights.up, *weights.down, true);
+  int experts = weights.up->count();
+  if (weights.router->in() != x.cols() || weights.router->out() != experts ||
+      weights.down->count() != experts) {
+    mismatch(
+        op,
+        "the router does not fit the experts",
+        cat("router [",
+            weights.router->out(),
+            ", ",
+            weights.router->in(),
+            "], ",
+            experts,
+            " experts up and ",
+            weights.down->count(),
+            " down, input ",
+            shape_of(x)),
+        "check the number of experts in config.json");
+  }
+  if (weights.experts_per_token <= 0 || weights.experts_per_token > experts) {
+    mismatch(
+        op,
+        "a row cannot use so many experts",
+        cat(weights.experts_per_token, " of ", experts),
+        "check num_experts_per_tok in config.json");
+  }
+  if (const Linear* up = weights.shared.up) {
+    const Linear* gate = weights.shared_gate;
+    check_inner(op, *up, *weights.shared.down, weights.shared.gated);
+    if (up->in() != x.cols() || weights.shared.down->out() != x.cols() ||
+        (gate && (gate->in() != x.cols() || gate->out() != 1))) {
+      mismatch(
+          op,
+          "the shared expert does not fit the input",
+          cat("up [",
+              up->out(),
+              ", ",
+              up->in(),
+              "], down [",
+              weights.shared.down->out(),
+              ", ",
+              weights.shared.down->in(),
+              "], input ",
+              shape_of(x)),
+          kCheckConfig);
+    }
+  }
+  return backend.moe(step, x, weights, options);
 }
 
 Tensor attention(

@@ -32,6 +32,14 @@ Tensor mlp(
     const MlpWeights& weights,
     const LinearOptions& options = {});
 
+// The same around a mixture of experts, of which each row uses a few.
+Tensor moe(
+    Backend& backend,
+    const Step& step,
+    const Tensor& x,
+    const MoeWeights& weights,
+    const LinearOptions& options = {});
+
 // Causal attention of the step's rows over their sequences' cached positions.
 Tensor attention(
     Backend& backend,

@@ -64,6 +64,12 @@ struct LinearWeights {
   std::vector<LowRankTerm> terms;
 };
 
+// One linear for each expert of a mixture, all of one shape, without terms.
+struct ExpertWeights {
+  std::string name;
+  std::vector<LinearWeights> experts;
+};
+
 // Row lookup in a table [vocab, hidden]; terms add
 //   x += run_time_scale * scale * A[token] B,  A [vocab, rank], B [rank,
 //   hidden]
@@ -111,6 +117,27 @@ class Linear {
   }
 
  private:
+  int64_t in_, out_;
+};
+
+// The same projection of all experts of a mixture.
+class Experts {
+ public:
+  Experts(int count, int64_t in, int64_t out)
+      : count_(count), in_(in), out_(out) {}
+  virtual ~Experts() = default;
+  int count() const {
+    return count_;
+  }
+  int64_t in() const {
+    return in_;
+  }
+  int64_t out() const {
+    return out_;
+  }
+
+ private:
+  int count_;
   int64_t in_, out_;
 };
 

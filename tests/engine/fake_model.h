@@ -52,6 +52,9 @@ class FakeBackend : public Backend {
   std::unique_ptr<Linear> prepare_linear(LinearWeights) override {
     throw std::logic_error("not part of the fake");
   }
+  std::unique_ptr<Experts> prepare_experts(ExpertWeights) override {
+    throw std::logic_error("not part of the fake");
+  }
   std::unique_ptr<Embedding> prepare_embedding(EmbeddingWeights) override {
     throw std::logic_error("not part of the fake");
   }
@@ -75,6 +78,13 @@ class FakeBackend : public Backend {
       const Step&,
       const Tensor&,
       const MlpWeights&,
+      const LinearOptions&) override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor moe(
+      const Step&,
+      const Tensor&,
+      const MoeWeights&,
       const LinearOptions&) override {
     throw std::logic_error("not part of the fake");
   }

@@ -204,6 +204,88 @@ TEST(Family, RefusesMoreLayersThanAnyModelHas) {
       "damage\n  take config.json from the model's original publisher");
 }
 
+json mixture(json extra = json::object()) {
+  json config = with(
+      {{"num_experts", 6},
+       {"num_local_experts", 5},
+       {"num_experts_per_tok", 2},
+       {"moe_intermediate_size", 24},
+       {"shared_expert_intermediate_size", 48}});
+  config.update(extra);
+  return config;
+}
+
+TEST(Family, MixturesStandWhereTheConfigPutsThem) {
+  json config = mixture({{"num_local_experts", nullptr}});
+  config.update(
+      {{"decoder_sparse_step", 2},
+       {"mlp_only_layers", {1}},
+       {"norm_topk_prob", true}});
+  DecoderSpec spec = spec_of("qwen3_moe", config);
+  for (size_t layer = 0; layer < 4; ++layer) {
+    EXPECT_EQ(spec.blocks[layer].moe.has_value(), layer == 3) << layer;
+  }
+  const MoeSpec& moe = *spec.blocks[3].moe;
+  EXPECT_EQ(moe.experts, 6);
+  EXPECT_EQ(moe.experts_per_token, 2);
+  EXPECT_EQ(moe.intermediate_size, 24);
+  EXPECT_EQ(moe.routing, Routing::softmax_renormalized);
+  EXPECT_EQ(moe.shared_intermediate_size, 0);
+  EXPECT_EQ(spec.head, HeadKind::own);
+
+  config = mixture({{"num_local_experts", nullptr}});
+  EXPECT_EQ(
+      spec_of("qwen3_moe", config).blocks[0].moe->routing, Routing::softmax);
+  spec = spec_of("qwen2_moe", config);
+  EXPECT_EQ(spec.blocks[0].moe->shared_intermediate_size, 48);
+  EXPECT_EQ(spec_of("olmoe", config).blocks[0].moe->intermediate_size, 40);
+  spec = spec_of("mixtral", mixture({{"num_experts", nullptr}}));
+  EXPECT_EQ(spec.blocks[3].moe->experts, 5);
+  EXPECT_EQ(spec.blocks[3].moe->routing, Routing::softmax_renormalized);
+}
+
+TEST(Family, WindowsOfQwen2MoeAlternateBelowALayer) {
+  json config = mixture(
+      {{"num_local_experts", nullptr},
+       {"use_sliding_window", true},
+       {"sliding_window", 8},
+       {"max_window_layers", 3}});
+  EXPECT_EQ(
+      windows(spec_of("qwen2_moe", config)),
+      (std::vector<int64_t>{8, 0, 8, 0}));
+  config["max_window_layers"] = 2;
+  EXPECT_EQ(
+      windows(spec_of("qwen2_moe", config)),
+      (std::vector<int64_t>{8, 0, 0, 0}));
+  config.erase("max_window_layers");
+  EXPECT_EQ(
+      windows(spec_of("qwen3_moe", config)),
+      (std::vector<int64_t>{8, 8, 8, 8}));
+}
+
+TEST(Family, RefusesMixturesThatCannotBe) {
+  json config = mixture({{"num_local_experts", nullptr}});
+  config["num_experts_per_tok"] = 7;
+  EXPECT_THAT(
+      refusal("olmoe", config),
+      ::testing::HasSubstr("num_experts_per_tok, of 6 experts, is 7"));
+  config["num_experts_per_tok"] = 2;
+  config["decoder_sparse_step"] = 0;
+  EXPECT_THAT(
+      refusal("qwen3_moe", config),
+      ::testing::HasSubstr("decoder_sparse_step is 0"));
+  config["num_experts"] = 20000;
+  EXPECT_THAT(
+      refusal("olmoe", config),
+      ::testing::HasSubstr("the number of experts in all layers is 80000"));
+  config["num_experts"] = 0;
+  EXPECT_THAT(
+      refusal("olmoe", config),
+      ::testing::HasSubstr("the number of experts is 0"));
+  EXPECT_THAT(
+      refusal("qwen3", mixture()), ::testing::HasSubstr("\"num_experts\""));
+}
+
 TEST(Family, DroppedPatternsCoverWholeKeys) {
   const Family& family = *find_by_model_type("llama");
   EXPECT_TRUE(

@@ -31,6 +31,9 @@ Config small_config(const std::string& model_type) {
        {"hidden_act", "silu"},
        {"hidden_activation", "gelu_pytorch_tanh"},
        {"query_pre_attn_scalar", 16},
+       {"num_experts_per_tok", 2},
+       {"moe_intermediate_size", kInner},
+       {"shared_expert_intermediate_size", 2 * kInner},
        {"sliding_window", 8},
        {"max_position_embeddings", 64}},
       "config.json");
@@ -39,11 +42,17 @@ Config small_config(const std::string& model_type) {
 NameMap names_of(const Family& family) {
   nlohmann::json json = small_config(family.model_types[0]).json();
   if (family.name == "Llama" || family.name == "Gemma" ||
-      family.name == "OLMo 2") {
+      family.name == "OLMo 2" || family.name == "OLMoE") {
     json.erase("sliding_window");
   }
   if (family.name != "Gemma 2") {
     json.erase("query_pre_attn_scalar");
+  }
+  if (family.name == "Mixtral") {
+    json["num_local_experts"] = 3;
+  } else if (family.names.rules[0].roles[0] == "layers.{l}.moe.router") {
+    json["num_experts"] = 3;
+    json["mlp_only_layers"] = {0};
   }
   return NameMap(
       family.names, decoder_spec(family, Config(json, "config.json")));
@@ -82,9 +91,11 @@ TEST(Names, EveryStemLeadsToItsRolesAndBack) {
       std::vector<RolePart> parts = names.parts_of(stem);
       ASSERT_FALSE(parts.empty()) << family->name << " " << stem;
       for (const RolePart& part : parts) {
+        bool stack = stem.find("switch_mlp") != std::string::npos;
         EXPECT_THAT(
             names.stems_of(part.role.name),
-            ::testing::Contains(StemRows{stem, part.first, part.count}))
+            ::testing::Contains(
+                StemRows{stem, part.first, part.count, stack ? 3 : 0}))
             << family->name << " " << stem;
         EXPECT_EQ(names.rows(part.role), part.count);
       }
@@ -193,6 +204,50 @@ TEST(Names, AFusedNameIsFoundInSeparateTensors) {
   weights.erase("model.layers.0.self_attn.k_proj.weight");
   EXPECT_THAT(
       names.resolve("model.layers.0.self_attn.qkv_proj", weights), IsEmpty());
+}
+
+TEST(Names, ExpertsAreSeparateTensorsOrOneStack) {
+  NameMap names = names_of("qwen3_moe");
+  const std::string stack = "model.layers.1.mlp.switch_mlp.down_proj";
+  const std::string third = "model.layers.1.mlp.experts.2.down_proj";
+  std::vector<RolePart> parts = names.parts_of(stack);
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[2].role.name, "layers.1.moe.experts.2.down");
+  EXPECT_EQ(parts[2].first, 2 * kHidden);
+  EXPECT_EQ(names.cols(parts[2].role), kInner);
+  EXPECT_EQ(names.parts_of(third)[0].role, parts[2].role);
+  EXPECT_EQ(
+      names.locate("layers.1.moe.experts.2.down", checkpoint({stack})),
+      (StemRows{stack, 2 * kHidden, kHidden, 3}));
+  EXPECT_THAT(
+      names.resolve(third, checkpoint({third})),
+      ElementsAre(
+          target(third, 0, kHidden, 0, "layers.1.moe.experts.2.down", 0)));
+  // Layer 0 is dense, and there is no expert 3.
+  EXPECT_THAT(names.parts_of("model.layers.0.mlp.gate"), IsEmpty());
+  EXPECT_THAT(names.parts_of("model.layers.1.mlp.up_proj"), IsEmpty());
+  EXPECT_EQ(names.parts_of("model.layers.0.mlp.up_proj").size(), 1u);
+  EXPECT_THAT(
+      names.parts_of("model.layers.1.mlp.experts.3.down_proj"), IsEmpty());
+  for (const char* role :
+       {"layers.1.moe.experts.3.down",
+        "layers.1.moe.experts.-1.down",
+        "layers.1.moe.experts.down",
+        "layers.1.moe.experts.0.",
+        "layers.1.moe.shared.up",
+        "layers.1.mlp.up"}) {
+    EXPECT_EQ(names.rows(parse_role(role)), 0) << role;
+  }
+}
+
+TEST(Names, ASharedExpertIsRowsOfOneLinear) {
+  NameMap names = names_of("qwen2_moe");
+  const std::string up = "model.layers.1.mlp.shared_expert.up_proj";
+  EXPECT_THAT(
+      names.resolve(up, checkpoint({up})),
+      ElementsAre(
+          target(up, 0, 2 * kInner, 0, "layers.1.moe.shared.up", 2 * kInner)));
+  EXPECT_EQ(names.rows(parse_role("layers.1.moe.shared_gate")), 1);
 }
 
 TEST(Names, SpellingsOfOneFamilyAreOneTensor) {

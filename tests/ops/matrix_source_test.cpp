@@ -85,6 +85,36 @@ TEST(MatrixSourceTest, ReadsPlainMatricesBesidePackedOnes) {
   EXPECT_THAT(source.unclaimed(), ::testing::ElementsAre("stray.weight"));
 }
 
+TEST(MatrixSourceTest, StacksAreRowsOfOneMatrix) {
+  WeightMap weights;
+  weights.set("m.weight", tensor(DType::u32, {3, 8, 16}));
+  weights.set("m.scales", tensor(DType::f16, {3, 8, 2}));
+  weights.set("m.biases", tensor(DType::f16, {3, 8, 2}));
+  weights.set("p.weight", tensor(DType::f32, {3, 8, 20}));
+  Config config = config_of("{}");
+  MatrixSource source(weights, config);
+  MatrixWeight all = source.stack("m", 3, 8, 128);
+  EXPECT_EQ(all.out, 24);
+  EXPECT_EQ(all.quant, (Quant{QuantMode::affine, 4, 64}));
+  MatrixWeight second = slice_rows(all, 8, 8);
+  EXPECT_EQ(second.weight.shape, (Shape{8, 16}));
+  EXPECT_EQ(
+      second.weight.data, weights.at("m.weight").data + size_t(8) * 16 * 4);
+  EXPECT_EQ(second.biases.data, weights.at("m.biases").data + 8 * 2 * 2);
+  EXPECT_EQ(source.stack("p", 3, 8, 20).weight.shape, (Shape{24, 20}));
+  EXPECT_TRUE(source.unclaimed().empty());
+  try {
+    source.stack("p", 4, 8, 20);
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(
+        std::string(error.what()),
+        cat("tensor \"p.weight\" has the wrong shape: it is F32 [3, 8, 20], "
+            "the model needs 4 experts with 8 rows of 20 weights",
+            kCheckConfig));
+  }
+}
+
 TEST(MatrixSourceTest, RefusesMissingParts) {
   WeightMap weights = packed(8, 128, 4, 64);
   weights.erase("m.scales");

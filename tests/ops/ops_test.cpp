@@ -28,6 +28,9 @@ class CountingBackend : public Backend {
   std::unique_ptr<Linear> prepare_linear(LinearWeights) override {
     return nullptr;
   }
+  std::unique_ptr<Experts> prepare_experts(ExpertWeights) override {
+    return nullptr;
+  }
   std::unique_ptr<Embedding> prepare_embedding(EmbeddingWeights) override {
     return nullptr;
   }
@@ -54,6 +57,13 @@ class CountingBackend : public Backend {
       const Step&,
       const Tensor&,
       const MlpWeights&,
+      const LinearOptions&) override {
+    return count();
+  }
+  Tensor moe(
+      const Step&,
+      const Tensor&,
+      const MoeWeights&,
       const LinearOptions&) override {
     return count();
   }
@@ -196,6 +206,41 @@ TEST_F(OpsTest, ShapesOfLinears) {
       },
       "mlp: up and down do not fit each other",
       "gate and up [20, 8], down [8, 9]");
+}
+
+TEST_F(OpsTest, ExpertsFitTheirRouterAndEachOther) {
+  Linear router(8, 3), wrong_router(8, 4);
+  Linear shared_up(7, 20), shared_down(10, 8);
+  Experts up(3, 8, 20), down(3, 10, 8), wrong_down(3, 9, 8);
+  MoeWeights good{
+      .router = &router, .experts_per_token = 2, .up = &up, .down = &down};
+  auto run = [&](const MoeWeights& weights) {
+    ops::moe(backend_, step_, tensor(5, 8), weights);
+  };
+  MoeWeights bad = good;
+  bad.down = &wrong_down;
+  expect_refused(
+      [&] { run(bad); },
+      "moe: up and down do not fit each other",
+      "gate and up [20, 8], down [8, 9]");
+  bad = good;
+  bad.router = &wrong_router;
+  expect_refused(
+      [&] { run(bad); },
+      "moe: the router does not fit the experts",
+      "router [4, 8], 3 experts up and 3 down, input [5, 8]");
+  bad = good;
+  bad.experts_per_token = 4;
+  expect_refused(
+      [&] { run(bad); }, "moe: a row cannot use so many experts", "4 of 3");
+  bad = good;
+  bad.shared = {.up = &shared_up, .down = &shared_down};
+  expect_refused(
+      [&] { run(bad); },
+      "moe: the shared expert does not fit the input",
+      "up [20, 7], down [8, 10], input [5, 8]");
+  run(good);
+  EXPECT_EQ(backend_.calls, 1);
 }
 
 TEST_F(OpsTest, RowsOfTheHead) {

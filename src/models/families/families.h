@@ -15,5 +15,9 @@ extern const Family gemma2;
 extern const Family phi3;
 extern const Family starcoder2;
 extern const Family olmo2;
+extern const Family mixtral;
+extern const Family qwen2_moe;
+extern const Family qwen3_moe;
+extern const Family olmoe;
 
 }  // namespace mlxcel

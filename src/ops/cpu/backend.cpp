@@ -31,6 +31,9 @@ class CpuBackend : public Backend {
   std::unique_ptr<Linear> prepare_linear(LinearWeights weights) override {
     return cpu::prepare_linear(context_, std::move(weights));
   }
+  std::unique_ptr<Experts> prepare_experts(ExpertWeights weights) override {
+    return cpu::prepare_experts(context_, std::move(weights));
+  }
   std::unique_ptr<Embedding> prepare_embedding(
       EmbeddingWeights weights) override {
     return cpu::prepare_embedding(context_, std::move(weights));
@@ -64,6 +67,13 @@ class CpuBackend : public Backend {
       const MlpWeights& weights,
       const LinearOptions& options) override {
     return cpu::mlp(context_, step, x, weights, options);
+  }
+  Tensor moe(
+      const Step& step,
+      const Tensor& x,
+      const MoeWeights& weights,
+      const LinearOptions& options) override {
+    return cpu::moe(context_, step, x, weights, options);
   }
   Tensor attention(
       const Step& step,

@@ -4,29 +4,6 @@
 
 namespace mlxcel::cpu {
 
-namespace {
-
-// Below this many values a fork costs more than it saves.
-constexpr int64_t kMinValues = 16384;
-
-template <typename Row>
-void for_rows(Context& context, int64_t rows, int64_t cols, Row row) {
-  if (rows * cols < kMinValues) {
-    for (int64_t i = 0; i < rows; ++i) {
-      row(i);
-    }
-    return;
-  }
-  context.pool.run([&](int thread) {
-    auto [begin, end] = split_range(rows, thread, context.pool.size());
-    for (int64_t i = begin; i < end; ++i) {
-      row(i);
-    }
-  });
-}
-
-}  // namespace
-
 Tensor norm(Context& context, const Tensor& x, const Norm& norm) {
   Tensor y = context.make(x.rows(), x.cols());
   const auto& weights = static_cast<const CpuNorm&>(norm);

@@ -5,6 +5,25 @@
 
 namespace mlxcel::cpu {
 
+// Calls `row` with each row's number, on all threads where that pays.
+template <typename Row>
+void for_rows(Context& context, int64_t rows, int64_t cols, Row row) {
+  // Below this many values a fork costs more than it saves.
+  constexpr int64_t kMinValues = 16384;
+  if (rows * cols < kMinValues) {
+    for (int64_t i = 0; i < rows; ++i) {
+      row(i);
+    }
+    return;
+  }
+  context.pool.run([&](int thread) {
+    auto [begin, end] = split_range(rows, thread, context.pool.size());
+    for (int64_t i = begin; i < end; ++i) {
+      row(i);
+    }
+  });
+}
+
 Tensor norm(Context& context, const Tensor& x, const Norm& norm);
 Tensor add(Context& context, const Tensor& x, const Tensor& y, float scale);
 

@@ -145,13 +145,19 @@ void Product::pack(int thread) {
     auto [row, rows] = tile(t);
     const float* x = input_row(row);
     int64_t ldx = ldx_;
-    if (norm_ != nullptr) {
+    if (norm_ != nullptr || !row_index_.empty()) {
       float* out =
           normed +
           (terms_.empty() ? int64_t(thread) * kernels.tile_rows : row) *
               row_floats;
       for (int i = 0; i < rows; ++i) {
-        norm_->apply(input_row(row + i), out + i * row_floats);
+        const float* from = input_row(row + i);
+        if (norm_ != nullptr) {
+          norm_->apply(from, out + i * row_floats);
+        } else {
+          std::memcpy(
+              out + i * row_floats, from, size_t(linear_.in()) * sizeof(float));
+        }
       }
       x = out;
       ldx = row_floats;

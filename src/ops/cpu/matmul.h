@@ -8,6 +8,8 @@
 namespace mlxcel::cpu {
 
 std::unique_ptr<Linear> prepare_linear(Context& context, LinearWeights weights);
+std::unique_ptr<Experts> prepare_experts(
+    Context& context, ExpertWeights weights);
 std::unique_ptr<Embedding> prepare_embedding(
     Context& context, EmbeddingWeights weights);
 
@@ -24,6 +26,14 @@ Tensor mlp(
     const Step& step,
     const Tensor& x,
     const MlpWeights& weights,
+    const LinearOptions& options);
+// Several fork-joins: the router's, one for each expert with prompt rows, one
+// for all generated rows.
+Tensor moe(
+    Context& context,
+    const Step& step,
+    const Tensor& x,
+    const MoeWeights& weights,
     const LinearOptions& options);
 Tensor head(
     Context& context, const Step& step, const Tensor& x, const HeadArgs& args);

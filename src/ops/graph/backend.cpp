@@ -3,6 +3,7 @@
 #include "ops/graph/attention.h"
 #include "ops/graph/kv_cache.h"
 #include "ops/graph/linear.h"
+#include "ops/graph/moe.h"
 #include "ops/graph/norm.h"
 #include "ops/graph/plan.h"
 
@@ -66,6 +67,12 @@ class GraphBackend : public Backend {
     });
   }
 
+  std::unique_ptr<Experts> prepare_experts(ExpertWeights weights) override {
+    return guard("prepare_experts", weights.name, [&] {
+      return std::make_unique<GraphExperts>(*context_, weights);
+    });
+  }
+
   std::unique_ptr<Embedding> prepare_embedding(
       EmbeddingWeights weights) override {
     return guard("prepare_embedding", weights.table.name, [&] {
@@ -124,16 +131,29 @@ class GraphBackend : public Backend {
       const LinearOptions& options) override {
     return guard("mlp", "", [&] {
       mx::array y =
-          multiply(step, apply_norm(options.norm, value(x)), *weights.up);
-      if (weights.gated) {
-        int rows = y.shape(0), inner = y.shape(1) / 2;
-        mx::array gate = mx::slice(y, {0, 0}, {rows, inner});
-        mx::array up = mx::slice(y, {0, inner}, {rows, 2 * inner});
-        y = mx::multiply(activate(weights.activation, gate), up);
-      } else {
-        y = activate(weights.activation, y);
+          dense_mlp(step, apply_norm(options.norm, value(x)), weights);
+      return context_->wrap(finish(y, options));
+    });
+  }
+
+  Tensor moe(
+      const Step& step,
+      const Tensor& x,
+      const MoeWeights& weights,
+      const LinearOptions& options) override {
+    return guard("moe", "", [&] {
+      mx::array input = apply_norm(options.norm, value(x));
+      mx::array y = mixture(
+          *context_, input, multiply(step, input, *weights.router), weights);
+      if (weights.shared.up) {
+        mx::array shared = dense_mlp(step, input, weights.shared);
+        if (weights.shared_gate) {
+          shared = mx::multiply(
+              shared, mx::sigmoid(multiply(step, input, *weights.shared_gate)));
+        }
+        y = mx::add(y, shared);
       }
-      return context_->wrap(finish(multiply(step, y, *weights.down), options));
+      return context_->wrap(finish(y, options));
     });
   }
 
@@ -217,6 +237,14 @@ class GraphBackend : public Backend {
       const Step& step, const mx::array& x, const Linear& weight) {
     return static_cast<const GraphLinear&>(weight).apply(
         *context_, x, plan(step));
+  }
+
+  mx::array dense_mlp(
+      const Step& step, const mx::array& x, const MlpWeights& weights) {
+    mx::array y = multiply(step, x, *weights.up);
+    y = weights.gated ? gated(weights.activation, y)
+                      : activate(weights.activation, y);
+    return multiply(step, y, *weights.down);
   }
 
   mx::array finish(const mx::array& y, const LinearOptions& options) const {

@@ -82,6 +82,40 @@ mx::array DeviceMatrix::multiply(
   return mx::matmul(x, mx::transpose(context.to_compute(*weight)));
 }
 
+mx::array DeviceMatrix::multiply_blocks(
+    const Context& context,
+    const mx::array& x,
+    int count,
+    const mx::array& ids,
+    bool sorted) const {
+  auto blocks = [&](const mx::array& array) {
+    return mx::reshape(array, {count, array.shape(0) / count, array.shape(1)});
+  };
+  mx::array rows = mx::expand_dims(x, 1);  // [rows, 1, in]
+  mx::array y =
+      quant.packed()
+          ? mx::gather_qmm(
+                rows,
+                blocks(*weight),
+                blocks(*scales),
+                biases ? std::optional(blocks(*biases)) : std::nullopt,
+                std::nullopt,
+                ids,
+                true,
+                quant.group_size,
+                quant.bits,
+                mode_name(quant.mode),
+                std::nullopt,
+                sorted)
+          : mx::gather_mm(
+                rows,
+                mx::swapaxes(blocks(context.to_compute(*weight)), 1, 2),
+                std::nullopt,
+                ids,
+                sorted);
+  return mx::squeeze(y, 1);
+}
+
 mx::array DeviceMatrix::rows(
     const Context& context, const mx::array& ids) const {
   mx::array chosen = mx::take(*weight, ids, 0);
@@ -251,6 +285,76 @@ mx::array GraphLinear::apply(
   return terms_ ? terms_->add_to(context, y, x, plan) : y;
 }
 
+namespace {
+
+// All experts of one part in one format, so that they can be one array.
+std::vector<const MatrixWeight*> stack_of(
+    const ExpertWeights& weights, size_t part) {
+  std::vector<const MatrixWeight*> stack;
+  for (const LinearWeights& expert : weights.experts) {
+    const MatrixWeight& matrix = expert.parts[part];
+    stack.push_back(&matrix);
+    const MatrixWeight& first = *stack.front();
+    if (!same_format(first, matrix) || matrix.out != first.out ||
+        matrix.in != first.in) {
+      throw CheckpointError(
+          cat("the experts of ", weights.name, " differ in form"),
+          cat(matrix.name,
+              " [",
+              matrix.out,
+              ", ",
+              matrix.in,
+              "], ",
+              to_string(matrix.quant),
+              ", ",
+              matrix.weight.dtype,
+              "; ",
+              first.name,
+              " [",
+              first.out,
+              ", ",
+              first.in,
+              "], ",
+              to_string(first.quant),
+              ", ",
+              first.weight.dtype),
+          "use --backend cpu, which takes each expert in its own form");
+    }
+  }
+  return stack;
+}
+
+}  // namespace
+
+GraphExperts::GraphExperts(Context& context, const ExpertWeights& weights)
+    : Experts(
+          int(weights.experts.size()),
+          weights.experts.front().parts.front().in,
+          [&] {
+            int64_t out = 0;
+            for (const MatrixWeight& part : weights.experts.front().parts) {
+              out += part.out;
+            }
+            return out;
+          }()) {
+  for (size_t i = 0; i < weights.experts.front().parts.size(); ++i) {
+    parts_.emplace_back(context, stack_of(weights, i));
+  }
+}
+
+mx::array GraphExperts::apply(
+    const Context& context,
+    const mx::array& x,
+    const mx::array& ids,
+    bool sorted) const {
+  std::vector<mx::array> pieces;
+  for (const DeviceMatrix& part : parts_) {
+    pieces.push_back(part.multiply_blocks(context, x, count(), ids, sorted));
+  }
+  return pieces.size() == 1 ? pieces.front()
+                            : mx::concatenate(std::move(pieces), 1);
+}
+
 GraphEmbedding::GraphEmbedding(
     Context& context, const EmbeddingWeights& weights)
     : Embedding(weights.table.out, weights.table.in),
@@ -302,6 +406,13 @@ mx::array activate(Activation activation, const mx::array& x) {
       return mx::square(mx::maximum(x, mx::array(0.0f, x.dtype())));
   }
   throw Error(cat("graph backend: unknown activation ", int(activation)));
+}
+
+mx::array gated(Activation activation, const mx::array& x) {
+  int rows = x.shape(0), inner = x.shape(1) / 2;
+  mx::array gate = mx::slice(x, {0, 0}, {rows, inner});
+  mx::array up = mx::slice(x, {0, inner}, {rows, 2 * inner});
+  return mx::multiply(activate(activation, gate), up);
 }
 
 }  // namespace mlxcel::graph

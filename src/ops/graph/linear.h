@@ -15,6 +15,13 @@ struct DeviceMatrix {
   // Stacks parts of one format.
   DeviceMatrix(Context& context, const std::vector<const MatrixWeight*>& parts);
   mx::array multiply(const Context& context, const mx::array& x) const;
+  // The same with one of `count` equal blocks of rows for each row of x.
+  mx::array multiply_blocks(
+      const Context& context,
+      const mx::array& x,
+      int count,
+      const mx::array& ids,
+      bool sorted) const;
   // Rows of the matrix, in the compute type.
   mx::array rows(const Context& context, const mx::array& ids) const;
 };
@@ -66,6 +73,22 @@ class GraphLinear : public Linear {
   std::optional<LowRankTerms> terms_;
 };
 
+// The experts' matrices stacked to [experts, out, in], part by part.
+class GraphExperts : public Experts {
+ public:
+  GraphExperts(Context& context, const ExpertWeights& weights);
+  // Row i of x [rows, in] times the matrices of expert ids[i]; `sorted`: the
+  // ids ascend.
+  mx::array apply(
+      const Context& context,
+      const mx::array& x,
+      const mx::array& ids,
+      bool sorted) const;
+
+ private:
+  std::vector<DeviceMatrix> parts_;  // [experts * out, in] each
+};
+
 class GraphEmbedding : public Embedding {
  public:
   GraphEmbedding(Context& context, const EmbeddingWeights& weights);
@@ -78,5 +101,7 @@ class GraphEmbedding : public Embedding {
 };
 
 mx::array activate(Activation activation, const mx::array& x);
+// act(gate) * up of rows [gate, up].
+mx::array gated(Activation activation, const mx::array& x);
 
 }  // namespace mlxcel::graph

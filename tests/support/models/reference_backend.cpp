@@ -1,223 +1,17 @@
 #include "support/models/reference_backend.h"
 
+#include "support/models/reference_parts.h"
+
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <stdexcept>
 #include <vector>
 
 namespace mlxcel::testing {
 
 namespace {
 
-using Row = std::vector<double>;
-using Rows = std::vector<Row>;
-
-struct Storage : TensorStorage {
-  Rows rows;
-};
-
-Tensor wrap(Rows rows, int64_t cols) {
-  auto storage = std::make_shared<Storage>();
-  int64_t count = int64_t(rows.size());
-  storage->rows = std::move(rows);
-  return Tensor(DType::f32, count, cols, storage);
-}
-
-const Rows& rows_of(const Tensor& tensor) {
-  return static_cast<const Storage&>(*tensor.storage()).rows;
-}
-
-Row values(const WeightTensor& tensor) {
-  std::vector<float> floats(size_t(element_count(tensor.shape)));
-  read_as_f32(tensor, floats.data());
-  return Row(floats.begin(), floats.end());
-}
-
-// Element i of a row of packed codes takes bits [i * bits, (i + 1) * bits).
-uint32_t code_at(const std::byte* row, int64_t index, int bits) {
-  uint32_t code = 0;
-  for (int bit = 0; bit < bits; ++bit) {
-    int64_t at = index * bits + bit;
-    uint32_t byte = uint32_t(row[at / 8]);
-    code |= ((byte >> (at % 8)) & 1u) << bit;
-  }
-  return code;
-}
-
-Rows dense(const MatrixWeight& matrix) {
-  Rows out(size_t(matrix.out), Row(size_t(matrix.in)));
-  if (!matrix.quant.packed()) {
-    Row flat = values(matrix.weight);
-    for (int64_t o = 0; o < matrix.out; ++o) {
-      for (int64_t i = 0; i < matrix.in; ++i) {
-        out[size_t(o)][size_t(i)] = flat[size_t(o * matrix.in + i)];
-      }
-    }
-    return out;
-  }
-  if (matrix.quant.mode != QuantMode::affine) {
-    throw std::runtime_error("the reference backend knows affine weights only");
-  }
-  Row scales = values(matrix.scales), biases = values(matrix.biases);
-  int64_t groups = matrix.in / matrix.quant.group_size;
-  int64_t row_bytes = int64_t(matrix.weight.bytes) / matrix.out;
-  for (int64_t o = 0; o < matrix.out; ++o) {
-    const std::byte* codes = matrix.weight.data + o * row_bytes;
-    for (int64_t i = 0; i < matrix.in; ++i) {
-      size_t group = size_t(o * groups + i / matrix.quant.group_size);
-      out[size_t(o)][size_t(i)] =
-          scales[group] * code_at(codes, i, matrix.quant.bits) + biases[group];
-    }
-  }
-  return out;
-}
-
-// The dense matrix B A of a term, [rows, in].
-Rows product(const LowRankTerm& term, int64_t in) {
-  Row a = values(term.a), b = values(term.b);
-  Rows out(size_t(term.rows), Row(size_t(in)));
-  for (int64_t o = 0; o < term.rows; ++o) {
-    for (int64_t i = 0; i < in; ++i) {
-      for (int64_t r = 0; r < term.rank; ++r) {
-        double left = term.rank_first ? a[size_t(r * in + i)]
-                                      : a[size_t(i * term.rank + r)];
-        double right = term.rank_first ? b[size_t(o * term.rank + r)]
-                                       : b[size_t(r * term.rows + o)];
-        out[size_t(o)][size_t(i)] += double(term.scale) * left * right;
-      }
-    }
-  }
-  return out;
-}
-
-struct Term {
-  int adapter;
-  int64_t row_begin;
-  Rows matrix;
-};
-
-double adapter_scale(const Segment& segment, int adapter) {
-  return size_t(adapter) < segment.adapter_scales.size()
-             ? double(segment.adapter_scales[size_t(adapter)])
-             : 0;
-}
-
-struct ReferenceLinear : Linear {
-  ReferenceLinear(const LinearWeights& weights, int64_t out)
-      : Linear(weights.parts[0].in, out) {
-    for (size_t i = 0; i < weights.parts.size(); ++i) {
-      Rows part = dense(weights.parts[i]);
-      Row part_bias(part.size());
-      if (i < weights.biases.size() && weights.biases[i]) {
-        part_bias = values(*weights.biases[i]);
-      }
-      matrix.insert(matrix.end(), part.begin(), part.end());
-      bias.insert(bias.end(), part_bias.begin(), part_bias.end());
-    }
-    for (const LowRankTerm& term : weights.terms) {
-      terms.push_back(
-          {term.adapter, term.row_begin, product(term, weights.parts[0].in)});
-    }
-  }
-  Rows matrix;
-  Row bias;
-  std::vector<Term> terms;
-};
-
-struct ReferenceEmbedding : Embedding {
-  explicit ReferenceEmbedding(const EmbeddingWeights& weights)
-      : Embedding(weights.table.out, weights.table.in),
-        table(dense(weights.table)) {
-    for (const LowRankTerm& term : weights.terms) {
-      // A [vocab, rank] B [rank, hidden]: the product's rows are tokens.
-      LowRankTerm turned = term;
-      turned.a = term.b;
-      turned.b = term.a;
-      turned.rows = weights.table.out;
-      turned.rank_first = !term.rank_first;
-      terms.push_back({term.adapter, 0, product(turned, weights.table.in)});
-    }
-  }
-  Rows table;
-  std::vector<Term> terms;
-};
-
-struct ReferenceNorm : Norm {
-  explicit ReferenceNorm(const NormWeights& weights)
-      : Norm(weights.size),
-        kind(weights.kind),
-        eps(double(weights.eps)),
-        weight(size_t(weights.size), 1),
-        bias(size_t(weights.size), 0) {
-    if (weights.weight) {
-      weight = values(*weights.weight);
-      for (double& value : weight) {
-        value += double(weights.weight_offset);
-      }
-    }
-    if (weights.bias) {
-      bias = values(*weights.bias);
-    }
-  }
-
-  // Over each run of size() values.
-  void apply(Row& x, size_t begin, size_t end) const {
-    size_t length = weight.size();
-    for (size_t first = begin; first < end; first += length) {
-      double mean = 0, square = 0;
-      for (size_t i = 0; i < length; ++i) {
-        mean += x[first + i] / double(length);
-      }
-      if (kind == NormKind::rms) {
-        mean = 0;
-      }
-      for (size_t i = 0; i < length; ++i) {
-        square += std::pow(x[first + i] - mean, 2) / double(length);
-      }
-      for (size_t i = 0; i < length; ++i) {
-        x[first + i] =
-            (x[first + i] - mean) / std::sqrt(square + eps) * weight[i] +
-            bias[i];
-      }
-    }
-  }
-
-  NormKind kind;
-  double eps;
-  Row weight, bias;
-};
-
-struct ReferenceRope : Rope {
-  explicit ReferenceRope(RopeTable t) : Rope(t.dims), table(std::move(t)) {}
-
-  void apply(
-      Row& x,
-      size_t begin,
-      size_t end,
-      int head_dim,
-      const Segment& segment,
-      int64_t position) const {
-    bool is_long =
-        table.switch_length > 0 && segment.rope_length > table.switch_length;
-    const std::vector<float>& frequencies =
-        is_long ? table.long_inv_freq : table.inv_freq;
-    double scale = double(is_long ? table.long_scale : table.scale);
-    size_t half = frequencies.size();
-    for (size_t head = begin; head < end; head += size_t(head_dim)) {
-      for (size_t i = 0; i < half; ++i) {
-        size_t first = head + (table.interleaved ? 2 * i : i);
-        size_t second = head + (table.interleaved ? 2 * i + 1 : i + half);
-        double angle = double(float(position) * frequencies[i]);
-        double a = x[first], b = x[second];
-        x[first] = scale * (a * std::cos(angle) - b * std::sin(angle));
-        x[second] = scale * (b * std::cos(angle) + a * std::sin(angle));
-      }
-    }
-  }
-
-  RopeTable table;
-};
+using namespace reference;
 
 // Keys and values by layer, block and place.
 class ReferenceCache : public KvCache {
@@ -277,11 +71,14 @@ class ReferenceBackend : public Backend {
     return "reference";
   }
   std::unique_ptr<Linear> prepare_linear(LinearWeights weights) override {
-    int64_t out = 0;
-    for (const MatrixWeight& part : weights.parts) {
-      out += part.out;
+    return reference_linear(weights);
+  }
+  std::unique_ptr<Experts> prepare_experts(ExpertWeights weights) override {
+    std::vector<std::unique_ptr<ReferenceLinear>> experts;
+    for (const LinearWeights& expert : weights.experts) {
+      experts.push_back(reference_linear(expert));
     }
-    return std::make_unique<ReferenceLinear>(weights, out);
+    return std::make_unique<ReferenceExperts>(std::move(experts));
   }
   std::unique_ptr<Embedding> prepare_embedding(
       EmbeddingWeights weights) override {
@@ -344,18 +141,36 @@ class ReferenceBackend : public Backend {
       const LinearOptions& options) override {
     Rows rows = rows_of(x);
     normalize(rows, options.norm);
-    Rows inner = multiply(step, rows, *weights.up);
-    for (Row& row : inner) {
-      size_t width = weights.gated ? row.size() / 2 : row.size();
-      for (size_t i = 0; i < width; ++i) {
-        double gate = activate(weights.activation, row[i]);
-        row[i] = weights.gated ? gate * row[i + width] : gate;
-      }
-      row.resize(width);
-    }
     return wrap(
-        finish(multiply(step, inner, *weights.down), options),
-        weights.down->out());
+        finish(dense_mlp(step, rows, weights), options), weights.down->out());
+  }
+
+  Tensor moe(
+      const Step& step,
+      const Tensor& x,
+      const MoeWeights& weights,
+      const LinearOptions& options) override {
+    Rows rows = rows_of(x);
+    normalize(rows, options.norm);
+    Rows logits = multiply(step, rows, *weights.router);
+    Rows out;
+    if (weights.shared.up != nullptr) {
+      out = dense_mlp(step, rows, weights.shared);
+      Rows gates = weights.shared_gate != nullptr
+                       ? multiply(step, rows, *weights.shared_gate)
+                       : Rows(rows.size(), Row{INFINITY});
+      for (size_t r = 0; r < rows.size(); ++r) {
+        for (double& value : out[r]) {
+          value /= 1 + std::exp(-gates[r][0]);
+        }
+      }
+    } else {
+      out.assign(rows.size(), Row(size_t(weights.down->out())));
+    }
+    for (size_t r = 0; r < rows.size(); ++r) {
+      add_experts(rows[r], logits[r], weights, out[r]);
+    }
+    return wrap(finish(std::move(out), options), weights.down->out());
   }
 
   Tensor attention(
@@ -430,6 +245,68 @@ class ReferenceBackend : public Backend {
     if (norm != nullptr) {
       for (Row& row : rows) {
         static_cast<const ReferenceNorm*>(norm)->apply(row, 0, row.size());
+      }
+    }
+  }
+
+  static std::unique_ptr<ReferenceLinear> reference_linear(
+      const LinearWeights& weights) {
+    int64_t out = 0;
+    for (const MatrixWeight& part : weights.parts) {
+      out += part.out;
+    }
+    return std::make_unique<ReferenceLinear>(weights, out);
+  }
+
+  static void apply_activation(Row& row, const MlpWeights& weights) {
+    size_t width = weights.gated ? row.size() / 2 : row.size();
+    for (size_t i = 0; i < width; ++i) {
+      double gate = activate(weights.activation, row[i]);
+      row[i] = weights.gated ? gate * row[i + width] : gate;
+    }
+    row.resize(width);
+  }
+
+  static Rows dense_mlp(
+      const Step& step, const Rows& x, const MlpWeights& weights) {
+    Rows inner = multiply(step, x, *weights.up);
+    for (Row& row : inner) {
+      apply_activation(row, weights);
+    }
+    return multiply(step, inner, *weights.down);
+  }
+
+  static Row multiply(const Row& x, const Experts& experts, size_t expert) {
+    Row out;
+    for (const Row& weights : static_cast<const ReferenceExperts&>(experts)
+                                  .experts[expert]
+                                  ->matrix) {
+      out.push_back(dot(weights, x));
+    }
+    return out;
+  }
+
+  // Adds the chosen experts of one row: the largest softmax shares.
+  static void add_experts(
+      const Row& x, const Row& logits, const MoeWeights& weights, Row& out) {
+    std::vector<std::pair<double, size_t>> ranked;
+    double all = 0, kept = 0;
+    for (size_t e = 0; e < logits.size(); ++e) {
+      ranked.emplace_back(-std::exp(logits[e]), e);
+      all += std::exp(logits[e]);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    ranked.resize(size_t(weights.experts_per_token));
+    for (const auto& [share, e] : ranked) {
+      kept -= share;
+    }
+    bool renormalized = weights.routing == Routing::softmax_renormalized;
+    for (const auto& [share, e] : ranked) {
+      Row inner = multiply(x, *weights.up, e);
+      apply_activation(inner, {.activation = weights.activation});
+      Row result = multiply(inner, *weights.down, e);
+      for (size_t i = 0; i < out.size(); ++i) {
+        out[i] -= share / (renormalized ? kept : all) * result[i];
       }
     }
   }

@@ -1,0 +1,37 @@
+// Mixtral: Mistral with a mixture of experts in every layer, whose weights are
+// divided by their sum.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec mixtral_decoder(const Config& config) {
+  BlockSpec block = gated_block(config, {.theta = 1e6});
+  block.moe = MoeSpec{
+      .experts = config.get<int>("num_local_experts"),
+      .experts_per_token = config.get<int>("num_experts_per_tok"),
+      .intermediate_size = block.mlp.intermediate_size,
+      .activation = block.mlp.activation,
+      .routing = Routing::softmax_renormalized};
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  slide_all_layers(config, decoder);
+  return decoder;
+}
+
+}  // namespace
+
+const Family mixtral = {
+    .name = "Mixtral",
+    .type = "Mixtral",
+    .model_types = {"mixtral"},
+    .architectures = {"MixtralForCausalLM"},
+    .decoder = mixtral_decoder,
+    .names = hf_decoder_names(
+        moe_names("layers.{l}.block_sparse_moe", {"w1", "w3", "w2"})),
+    .features = {"sliding_window", "num_local_experts"},
+    .dropped = {"*.rotary_emb.inv_freq"},
+};
+
+}  // namespace mlxcel

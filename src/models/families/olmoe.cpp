@@ -1,0 +1,28 @@
+// OLMoE: norms over the whole q and k projections, experts in every layer.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec olmoe_decoder(const Config& config) {
+  BlockSpec block = gated_block(config);
+  block.attention.qk_norm = QkNorm::projection;
+  block.moe = softmax_moe(config, "intermediate_size");
+  return uniform_decoder(config, block, HeadKind::own);
+}
+
+}  // namespace
+
+const Family olmoe = {
+    .name = "OLMoE",
+    .type = "OLMoE",
+    .model_types = {"olmoe"},
+    .architectures = {"OlmoeForCausalLM"},
+    .decoder = olmoe_decoder,
+    .names = hf_decoder_names(moe_names("layers.{l}.mlp")),
+    .features = {"attention_bias", "num_experts"},
+};
+
+}  // namespace mlxcel

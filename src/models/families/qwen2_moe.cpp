@@ -1,0 +1,55 @@
+// Qwen 2 MoE: Qwen 2 with a mixture of experts in most layers, beside an expert
+// that serves every row.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec qwen2_moe_decoder(const Config& config) {
+  BlockSpec block = gated_block(config);
+  block.attention.bias = config.get_or("qkv_bias", true) ? AttentionBias::qkv
+                                                         : AttentionBias::none;
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  MoeSpec moe = softmax_moe(config, "moe_intermediate_size");
+  moe.shared_intermediate_size =
+      config.get<int>("shared_expert_intermediate_size");
+  mix_layers(config, decoder, moe);
+  // Every second layer below max_window_layers, from the first on: the rule of
+  // transformers' config class, which differs from Qwen 2's.
+  bool windowed = config.get_or("use_sliding_window", false);
+  int end = windowed ? config.get<int>("max_window_layers") : 0;
+  slide_layers(config, decoder, [&](int layer) {
+    return windowed && layer % 2 == 0 && layer < end;
+  });
+  return decoder;
+}
+
+std::vector<NameRule> qwen2_moe_names() {
+  std::vector<NameRule> names = moe_names("layers.{l}.mlp");
+  names.insert(
+      names.end(),
+      {{"layers.{l}.mlp.shared_expert.gate_proj",
+        {"layers.{l}.moe.shared.gate"}},
+       {"layers.{l}.mlp.shared_expert.up_proj", {"layers.{l}.moe.shared.up"}},
+       {"layers.{l}.mlp.shared_expert.down_proj",
+        {"layers.{l}.moe.shared.down"}},
+       {"layers.{l}.mlp.shared_expert_gate", {"layers.{l}.moe.shared_gate"}}});
+  return names;
+}
+
+}  // namespace
+
+const Family qwen2_moe = {
+    .name = "Qwen 2 MoE",
+    .type = "Qwen2Moe",
+    .model_types = {"qwen2_moe"},
+    .architectures = {"Qwen2MoeForCausalLM"},
+    .decoder = qwen2_moe_decoder,
+    .names = hf_decoder_names(qwen2_moe_names()),
+    .features = {"sliding_window", "layer_types", "num_experts"},
+    .dropped = {"*.rotary_emb.inv_freq"},
+};
+
+}  // namespace mlxcel
