@@ -1,3 +1,4 @@
+#include "core/error.h"
 #include "io/safetensors.h"
 #include "surgery/edits.h"
 
@@ -13,7 +14,7 @@ class Requantize : public ::testing::TestWithParam<std::pair<int, int>> {};
 
 TEST_P(Requantize, EqualsQuantizingTheChangedWeights) {
   auto [bits, group] = GetParam();
-  std::string name = "b" + std::to_string(bits) + "g" + std::to_string(group);
+  std::string name = cat("b", bits, "g", group);
   SafetensorsFile file =
       read_safetensors(MLXCEL_TEST_DATA "/requantize.safetensors");
   WeightMap weights;
