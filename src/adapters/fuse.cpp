@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/row_kernels.h"
+#include "io/weight_slabs.h"
 
 #include <algorithm>
 #include <atomic>
@@ -42,44 +43,122 @@ Factors factors_of(const ResolvedPair& pair) {
   return {&pair.b, &pair.a, true};
 }
 
-// A matrix as f32 [rows, cols], transposed on the way when stored [cols, rows].
-std::vector<float> read_matrix(
-    const WeightTensor& tensor, int64_t rows, int64_t cols, bool transposed) {
-  std::vector<float> out(size_t(rows * cols));
+// Rows [begin, end) of a matrix [rows, cols] as f32 times `factor`, into
+// `out` at stride cols; `transposed`: it is stored as [cols, rows].
+void read_rows(
+    const WeightTensor& tensor,
+    bool transposed,
+    int64_t begin,
+    int64_t end,
+    float factor,
+    float* out) {
+  int64_t cols = tensor.dim(transposed ? 0 : 1);
+  size_t element = size_of(tensor.dtype);
+  int64_t count = (end - begin) * cols;
   if (!transposed) {
-    convert_to_f32(tensor.dtype, tensor.data, rows * cols, out.data());
-    return out;
+    convert_to_f32(
+        tensor.dtype, tensor.data + size_t(begin * cols) * element, count, out);
+    for (int64_t i = 0; i < count && factor != 1; ++i) {
+      out[i] *= factor;
+    }
+    return;
   }
-  std::vector<float> line(size_t(rows) * size_t(cols));
-  convert_to_f32(tensor.dtype, tensor.data, rows * cols, line.data());
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < cols; ++j) {
-      out[size_t(i * cols + j)] = line[size_t(j * rows + i)];
+  int64_t stride = tensor.dim(1);
+  std::vector<float> line(static_cast<size_t>(end - begin));
+  for (int64_t j = 0; j < cols; ++j) {
+    convert_to_f32(
+        tensor.dtype,
+        tensor.data + size_t(j * stride + begin) * element,
+        end - begin,
+        line.data());
+    for (int64_t i = 0; i < end - begin; ++i) {
+      out[i * cols + j] = line[size_t(i)] * factor;
     }
   }
-  return out;
+}
+
+// Columns [begin, end) of a matrix [rows, cols] as f32, into `out` at stride
+// cols.
+void read_cols(
+    const WeightTensor& tensor,
+    bool transposed,
+    int64_t begin,
+    int64_t end,
+    float* out) {
+  int64_t rows = tensor.dim(transposed ? 1 : 0);
+  int64_t cols = tensor.dim(transposed ? 0 : 1);
+  size_t element = size_of(tensor.dtype);
+  if (!transposed) {
+    for (int64_t i = 0; i < rows; ++i) {
+      convert_to_f32(
+          tensor.dtype,
+          tensor.data + size_t(i * cols + begin) * element,
+          end - begin,
+          out + i * cols + begin);
+    }
+    return;
+  }
+  // Some rows of the stored matrix at a time, while they are in the cache.
+  constexpr int64_t kBlock = 64;
+  std::vector<float> block(size_t(kBlock * rows));
+  for (int64_t j = begin; j < end; j += kBlock) {
+    int64_t count = std::min(kBlock, end - j);
+    convert_to_f32(
+        tensor.dtype,
+        tensor.data + size_t(j * rows) * element,
+        count * rows,
+        block.data());
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t k = 0; k < count; ++k) {
+        out[r * cols + j + k] = block[size_t(k * rows + r)];
+      }
+    }
+  }
 }
 
 // A term ready to add: left [count, rank] with the factor in it, right
 // [rank, in].
 struct ReadyTerm {
+  const Term* term = nullptr;
   int64_t first, count, rank;
   std::vector<float> left, right;
 };
 
 ReadyTerm make_ready(const Term& term, int64_t in) {
-  const ResolvedPair& pair = *term.pair;
-  Factors factors = factors_of(pair);
-  ReadyTerm out{term.first, term.count, pair.rank, {}, {}};
-  out.right = read_matrix(*factors.right, pair.rank, in, factors.transposed);
-  std::vector<float> left =
-      read_matrix(*factors.left, pair.rows, pair.rank, factors.transposed);
-  auto from = left.begin() + term.pair_first * pair.rank;
-  out.left.assign(from, from + term.count * pair.rank);
-  for (float& value : out.left) {
-    value *= term.factor;
-  }
+  int64_t rank = term.pair->rank;
+  ReadyTerm out{&term, term.first, term.count, rank, {}, {}};
+  out.left.resize(size_t(term.count * rank));
+  out.right.resize(size_t(rank * in));
   return out;
+}
+
+// A thread's share of the factors: the left one's rows for its own rows
+// [begin, end) of the weight, and a part of the right one, which the others
+// need too.
+void read_factors(
+    ReadyTerm& ready,
+    int64_t in,
+    int64_t begin,
+    int64_t end,
+    int thread,
+    int threads) {
+  const Term& term = *ready.term;
+  Factors factors = factors_of(*term.pair);
+  int64_t from = std::max(begin, ready.first);
+  int64_t to = std::min(end, ready.first + ready.count);
+  if (from < to) {
+    int64_t shift = term.pair_first - ready.first;
+    read_rows(
+        *factors.left,
+        factors.transposed,
+        from + shift,
+        to + shift,
+        term.factor,
+        ready.left.data() + (from - ready.first) * ready.rank);
+  }
+  auto [left, right] = split_range(in, thread, threads, 64);
+  read_cols(
+      *factors.right, factors.transposed, left, right, ready.right.data());
 }
 
 // Rows [begin, end) of `weight` plus the terms, into `out`.
@@ -92,7 +171,8 @@ void fuse_rows(
   // As many rows as stay in the first-level cache with their sums.
   constexpr int64_t kBytes = 32 * 1024;
   int64_t in = weight.dim(1);
-  int64_t block = std::clamp<int64_t>(kBytes / (in * 4), 4, 64);
+  // The kernel takes four rows at a time.
+  int64_t block = std::clamp<int64_t>(kBytes / (in * 4) / 4 * 4, 4, 64);
   size_t stride = size_t(in) * size_of(weight.dtype);
   std::vector<float> sums(size_t(block * in));
   for (int64_t row = begin; row < end; row += block) {
@@ -183,7 +263,11 @@ void fuse_adapters(
     const std::function<void(double done)>& progress) {
   std::map<std::string, std::vector<Term>> changes =
       collect(adapters, base, weights);
-  size_t done = 0;
+  size_t done = 0, bytes = 0;
+  for (const auto& [key, terms] : changes) {
+    bytes += weights.at(key).bytes;
+  }
+  WeightSlabs slabs(bytes);
   // A head that shares the embedding's bytes gets the same new ones. Tensors
   // may share bytes and differ in their terms: surgery can put one tensor in
   // several places.
@@ -193,13 +277,17 @@ void fuse_adapters(
     auto twin = made.find({old.data, terms});
     if (twin == made.end()) {
       std::byte* out = nullptr;
-      WeightTensor fused = make_weight(old.dtype, old.shape, &out);
+      WeightTensor fused = slabs.make(old.dtype, old.shape, &out);
       std::vector<ReadyTerm> ready;
       for (const Term& term : terms) {
         ready.push_back(make_ready(term, old.dim(1)));
       }
       pool.run([&](int thread) {
         auto [begin, end] = split_range(old.dim(0), thread, pool.size(), 4);
+        for (ReadyTerm& term : ready) {
+          read_factors(term, old.dim(1), begin, end, thread, pool.size());
+        }
+        pool.barrier();
         fuse_rows(old, ready, begin, end, out);
       });
       twin = made.emplace(std::pair(old.data, terms), std::move(fused)).first;

@@ -2,6 +2,7 @@
 #include "core/log.h"
 #include "core/row_kernels.h"
 #include "io/mapped_file.h"
+#include "io/weight_slabs.h"
 #include "surgery/planner.h"
 
 #include <algorithm>
@@ -22,46 +23,6 @@ constexpr int64_t kChunk = 1 << 15;
 constexpr size_t kRelease = size_t(8) << 20;
 
 using Chain = std::vector<std::shared_ptr<Edit>>;
-
-// Memory of new tensors. Those too small for huge pages of their own share
-// slabs that have them: first writes are most of what a small tensor costs.
-class Slabs {
- public:
-  explicit Slabs(size_t expected) : expected_(expected) {}
-
-  WeightTensor make(DType dtype, const Shape& shape, std::byte** data) {
-    size_t bytes = size_t(element_count(shape)) * size_of(dtype);
-    size_t place = (bytes + kAlign - 1) / kAlign * kAlign;
-    size_t slab = std::min(expected_, kSlab);
-    expected_ -= std::min(expected_, place);
-    if (place == 0 || place > kSmall || (place > left_ && slab < 2 * kSmall)) {
-      return make_weight(dtype, shape, data);
-    }
-    if (place > left_) {
-      slab_ = make_weight(DType::u8, {int64_t(slab)}, &next_);
-      left_ = slab;
-    }
-    WeightTensor out;
-    out.dtype = dtype;
-    out.shape = shape;
-    out.data = *data = next_;
-    out.bytes = bytes;
-    out.owner = slab_.owner;
-    next_ += place;
-    left_ -= place;
-    return out;
-  }
-
- private:
-  static constexpr size_t kAlign = 64;
-  static constexpr size_t kSmall = size_t(4) << 20;
-  static constexpr size_t kSlab = size_t(32) << 20;
-
-  size_t expected_;  // bytes that are still to come
-  WeightTensor slab_;
-  std::byte* next_ = nullptr;
-  size_t left_ = 0;
-};
 
 // A tensor's way from the old content to the new.
 struct Pass {
@@ -97,7 +58,7 @@ WeightTensor edit_tensor(
     const WeightTensor& old,
     const Chain& chain,
     ThreadPool& pool,
-    Slabs& slabs) {
+    WeightSlabs& slabs) {
   Pass pass{.old = old, .chain = chain};
   for (size_t i = 0; i < chain.size(); ++i) {
     if (chain[i]->overwrites()) {
@@ -189,7 +150,7 @@ void apply_surgery(
       }
     }
   }
-  Slabs slabs(bytes_written);
+  WeightSlabs slabs(bytes_written);
   auto change = [&](const std::map<std::string, Chain>& chains) {
     std::vector<std::pair<std::string, WeightTensor>> results;
     for (const auto& [key, chain] : chains) {
