@@ -21,12 +21,12 @@ void print_help() {
       "mlxcel runs language models from safetensors checkpoints.\n\n"
       "Usage: mlxcel COMMAND [OPTIONS]\n\nCommands:\n");
   for (const Command& command : commands()) {
-    fmt::print("  {:<14}{}\n", command.name, command.summary);
+    fmt::print("  {:<17}{}\n", command.name, command.summary);
   }
   fmt::print(
       "\nOptions:\n"
-      "  -h, --help    Print this help; after a command, that command's\n"
-      "  --version     Print the version\n\n"
+      "  -h, --help       Print this help; after a command, that command's\n"
+      "  --version        Print the version\n\n"
       "Without --model, commands use the default model, "
       "SmolLM2-135M-Instruct.\n");
 }
