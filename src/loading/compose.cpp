@@ -38,17 +38,21 @@ ThreadPool& Composition::pool() {
   return *pool_;
 }
 
-void Composition::apply_surgery(const NameMap& names, WeightMap& weights) {
-  if (!recipe_ || recipe_->operations.empty()) {
+void Composition::plan_surgery(const NameMap& names, const WeightMap& weights) {
+  if (recipe_) {
+    plan_ = mlxcel::plan_surgery(*recipe_, {names.spec(), names}, weights);
+  }
+}
+
+void Composition::apply_surgery(WeightMap& weights) {
+  if (plan_.empty()) {
     return;
   }
-  SurgeryBase base{names.spec(), names};
-  mlxcel::apply_surgery(
-      plan_surgery(*recipe_, base, weights), weights, pool(), [&](double done) {
-        if (options_.progress) {
-          options_.progress("surgery", done);
-        }
-      });
+  mlxcel::apply_surgery(plan_, weights, pool(), [&](double done) {
+    if (options_.progress) {
+      options_.progress("surgery", done);
+    }
+  });
   if (!adapters_.empty()) {
     log_info("adapters come on top of the weights that surgery has changed");
   }

@@ -8,6 +8,7 @@
 #include "loading/pipeline.h"
 #include "models/builder.h"
 #include "surgery/recipe.h"
+#include "surgery/surgery.h"
 
 #include <filesystem>
 #include <optional>
@@ -24,7 +25,9 @@ class Composition {
   // and AdapterError even when the weights are damaged or absent.
   explicit Composition(const LoadOptions& options);
 
-  void apply_surgery(const NameMap& names, WeightMap& weights);
+  // Matches the recipe against the tensors; reads and changes none.
+  void plan_surgery(const NameMap& names, const WeightMap& weights);
+  void apply_surgery(WeightMap& weights);
   // Fuses adapters into the weights, or keeps their live terms. All adapters
   // are resolved before the first weight changes.
   void apply_adapters(
@@ -39,6 +42,7 @@ class Composition {
 
   const LoadOptions& options_;
   std::optional<Recipe> recipe_;
+  std::vector<PlannedOperation> plan_;
   std::vector<Adapter> adapters_;  // as options.adapters
   std::optional<ThreadPool> pool_;
   LiveTerms terms_;

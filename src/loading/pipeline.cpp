@@ -104,6 +104,7 @@ WeightMap read_weights(
     const LoadOptions& options,
     const Detection& detection,
     const NameMap& names,
+    Composition& composition,
     LoadedModel& out) {
   WeightMap weights =
       load_weights(out.folder, {.mmap = options.mmap, .mlock = options.mlock});
@@ -118,9 +119,12 @@ WeightMap read_weights(
         "config.json to use its text model alone");
   }
   drop_unused_tower(out.config, weights);
-  check_formats(weights, out.config);
   narrow_f64(weights);
   restore_tied_head(names, weights);
+  // A recipe that cannot be applied is named before a format that cannot be
+  // computed on: surgery may be wrong for reasons of its own.
+  composition.plan_surgery(names, weights);
+  check_formats(weights, out.config);
   return weights;
 }
 
@@ -155,10 +159,10 @@ LoadedModel load_model(const LoadOptions& options) {
   out.max_positions = max_positions_of(out.config);
 
   clock.begin("weights");
-  WeightMap weights = read_weights(options, detection, names, out);
+  WeightMap weights = read_weights(options, detection, names, composition, out);
 
   clock.begin("compose");
-  composition.apply_surgery(names, weights);
+  composition.apply_surgery(weights);
   composition.apply_adapters(family, names, weights);
 
   out.adapters = composition.loaded();
