@@ -170,7 +170,7 @@ void fuse_rows(
     std::byte* out) {
   // As many rows as stay in the first-level cache with their sums.
   constexpr int64_t kBytes = 32 * 1024;
-  int64_t in = weight.dim(1);
+  int64_t in = weight.shape.back();
   // The kernel takes four rows at a time.
   int64_t block = std::clamp<int64_t>(kBytes / (in * 4) / 4 * 4, 4, 64);
   size_t stride = size_t(in) * size_of(weight.dtype);
@@ -278,14 +278,16 @@ void fuse_adapters(
     if (twin == made.end()) {
       std::byte* out = nullptr;
       WeightTensor fused = slabs.make(old.dtype, old.shape, &out);
+      // A stack of matrices is one of all their rows.
+      int64_t in = old.shape.back(), rows = element_count(old.shape) / in;
       std::vector<ReadyTerm> ready;
       for (const Term& term : terms) {
-        ready.push_back(make_ready(term, old.dim(1)));
+        ready.push_back(make_ready(term, in));
       }
       pool.run([&](int thread) {
-        auto [begin, end] = split_range(old.dim(0), thread, pool.size(), 4);
+        auto [begin, end] = split_range(rows, thread, pool.size(), 4);
         for (ReadyTerm& term : ready) {
-          read_factors(term, old.dim(1), begin, end, thread, pool.size());
+          read_factors(term, in, begin, end, thread, pool.size());
         }
         pool.barrier();
         fuse_rows(old, ready, begin, end, out);

@@ -143,7 +143,10 @@ ResolvedPair resolve_pair(
   }
   for (const Target& target : pair.targets) {
     const WeightTensor& weight = base.weights.at(target.rows.stem + ".weight");
-    if (weight.ndim() != 2) {
+    // One expert's matrix may be a part of a stack; its rows follow each other.
+    bool of_stack =
+        weight.ndim() == 3 && target.rows.stacked > 0 && parts.size() == 1;
+    if (weight.ndim() != 2 && !of_stack) {
       throw AdapterError(
           cat("cannot apply adapter ", adapter.folder.string()),
           cat("its pair on ",
