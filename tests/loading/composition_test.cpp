@@ -122,8 +122,9 @@ TEST(Composition, SurgeryAndAdaptersTogetherEqualWeightsMadeByHand) {
       {fused.folder.path(), 0.5f, true},
       {live.folder.path(), 2.0f, false},
       {on_top.folder.path(), 1.0f, false}};
-  // A step gives one scale a live adapter, by id.
-  Logits together = run(composed, {2.0f, 1.0f});
+  // A step gives one scale an adapter, by id; a fused one's has no effect.
+  std::vector<float> scales = {0.0f, 2.0f, 1.0f};
+  Logits together = run(composed, scales);
 
   TemporaryFolder by_hand;
   fs::copy(base / "config.json", by_hand.path() / "config.json");
@@ -153,7 +154,7 @@ TEST(Composition, SurgeryAndAdaptersTogetherEqualWeightsMadeByHand) {
 
   // All of it matters: without the recipe the outputs are others.
   composed.surgery = recipe.write("empty.yaml", "version: 1\noperations: []\n");
-  EXPECT_GT(testing::max_difference(run(composed, {2.0f, 1.0f}), wanted), 0.05);
+  EXPECT_GT(testing::max_difference(run(composed, scales), wanted), 0.05);
 }
 
 }  // namespace
