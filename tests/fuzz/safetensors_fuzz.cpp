@@ -5,7 +5,7 @@
 // links: mlxcel_io
 #include "core/error.h"
 #include "io/safetensors.h"
-#include "json_mutator.h"
+#include "safetensors_mutator.h"
 #include "scratch_folder.h"
 
 #include <algorithm>
@@ -92,26 +92,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-// Changes the header's tokens and mends the length, so that damage lies where
-// the checks are; sometimes the length or the data instead.
 extern "C" size_t LLVMFuzzerCustomMutator(
     uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  fuzz::JsonMutator mutator(seed, kWords);
-  uint64_t length = 0;
-  if (size >= 8) {
-    std::memcpy(&length, data, 8);
-  }
-  if (size < 8 || length > size - 8 || mutator.pick(10) == 0) {
-    return LLVMFuzzerMutate(data, size, max_size);
-  }
-  std::string header(reinterpret_cast<char*>(data) + 8, length);
-  std::string rest(
-      reinterpret_cast<char*>(data) + 8 + length, size - 8 - length);
-  header = mutator.mutate(std::move(header), max_size - 8);
-  rest.resize(std::min(rest.size(), max_size - 8 - header.size()));
-  length = header.size();
-  std::memcpy(data, &length, 8);
-  std::copy(header.begin(), header.end(), data + 8);
-  std::copy(rest.begin(), rest.end(), data + 8 + length);
-  return 8 + header.size() + rest.size();
+  return fuzz::mutate_safetensors(data, size, max_size, seed, kWords);
 }
