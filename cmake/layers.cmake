@@ -30,6 +30,14 @@ function(mlxcel_layer folder)
     set_target_properties(mlxcel_${name} PROPERTIES
       UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
   endif()
+  if(folder STREQUAL "models")  # a hundred families of fifty lines each
+    set_target_properties(mlxcel_${name} PROPERTIES
+      UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
+    set(others ${sources})
+    list(FILTER others EXCLUDE REGEX "/families/")
+    set_source_files_properties(${others} PROPERTIES
+      SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
   target_include_directories(mlxcel_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(mlxcel_${name} PUBLIC ${MLXCEL_LAYERS} ${ARGN})
   foreach(source ${sources})

@@ -169,15 +169,15 @@ Work work_of(const CheckpointFacts& facts, int batch) {
   Work work;
   double hidden = facts.spec.hidden_size;
   for (const BlockSpec& block : facts.spec.blocks) {
-    const HeadCounts& heads = block.attention.heads;
-    double attention = 2.0 * (heads.query + heads.key_value) * heads.dim;
-    double mlp = double(block.mlp.intermediate_size) *
-                 (block.mlp.kind == MlpKind::gated ? 3 : 2);
-    if (const auto& moe = block.moe) {
-      mlp = 3.0 * moe->experts_per_token * moe->intermediate_size +
-            3.0 * moe->shared_intermediate_size + moe->experts;
+    for (const RoleShape& role : roles_of(block, facts.spec.hidden_size)) {
+      if (!role.kind.starts_with("moe.experts.")) {
+        work.row_weights += double(role.rows) * double(role.cols);
+      }
     }
-    work.row_weights += hidden * (attention + mlp);
+    if (const auto& moe = block.moe) {
+      work.row_weights +=
+          3.0 * moe->experts_per_token * moe->intermediate_size * hidden;
+    }
   }
   // A lookup reads one row of the table; a tied head reads it all.
   work.step_bytes = double(facts.weight_bytes) - idle_bytes(facts, batch);

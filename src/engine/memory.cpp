@@ -42,8 +42,7 @@ KvCacheSpec kv_cache_spec_of(const DecoderSpec& spec, DType dtype) {
   KvCacheSpec cache;
   cache.dtype = dtype;
   for (const BlockSpec& block : spec.blocks) {
-    const HeadCounts& heads = block.attention.heads;
-    cache.layers.push_back({heads.key_value, heads.dim, heads.dim});
+    cache.layers.push_back(cache_of(block));
   }
   return cache;
 }
@@ -65,9 +64,14 @@ MemoryEstimate estimate_memory(const DecoderSpec& spec, const MemoryUse& use) {
     const HeadCounts& heads = block.attention.heads;
     uint64_t attention =
         uint64_t(2 * heads.query + 2 * heads.key_value) * uint64_t(heads.dim);
+    if (block.mixer) {
+      attention = uint64_t(block.mixer->columns());
+    }
     uint64_t inner = uint64_t(block.mlp.intermediate_size) *
                      (block.mlp.kind == MlpKind::gated ? 2 : 1);
-    if (const auto& moe = block.moe) {
+    if (block.feed_forward) {
+      inner = uint64_t(block.feed_forward->columns());
+    } else if (const auto& moe = block.moe) {
       inner = uint64_t(moe->experts_per_token) *
                   uint64_t(moe->intermediate_size + spec.hidden_size) +
               3 * uint64_t(moe->shared_intermediate_size);

@@ -250,4 +250,23 @@ std::vector<CheckpointEntry> list_tensors(const fs::path& folder) {
   return out;
 }
 
+WeightsLayout weights_layout(const fs::path& folder) {
+  std::vector<std::string> names;
+  if (std::error_code error; fs::is_directory(folder, error)) {
+    names = own_files(folder);
+  }
+  if (names.empty()) {
+    return WeightsLayout::published;
+  }
+  try {
+    auto metadata = read_safetensors_header(folder / names.front()).metadata;
+    auto format = metadata.find("format");
+    return format != metadata.end() && format->second == "mlx"
+               ? WeightsLayout::mlx
+               : WeightsLayout::published;
+  } catch (const Error&) {
+    return WeightsLayout::published;
+  }
+}
+
 }  // namespace mlxcel

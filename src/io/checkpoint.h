@@ -2,6 +2,7 @@
 // by key.
 #pragma once
 
+#include "io/config.h"
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
 #include "io/weight_map.h"
@@ -40,5 +41,10 @@ struct CheckpointEntry {
   std::filesystem::path file;
 };
 std::vector<CheckpointEntry> list_tensors(const std::filesystem::path& folder);
+
+// Whether the folder's first tensor file says in its metadata ("format") that
+// MLX wrote it. Never throws for what the files hold: a folder that cannot be
+// read counts as published, and is refused by name when its tensors are loaded.
+WeightsLayout weights_layout(const std::filesystem::path& folder);
 
 }  // namespace mlxcel

@@ -169,6 +169,7 @@ std::optional<Config> Config::find_sub(std::string_view key) const {
   }
   Config out(*value, file_);
   out.prefix_ = path_of(key);
+  out.layout_ = layout_;
   return out;
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,6 +13,10 @@
 #include <vector>
 
 namespace mlxcel {
+
+// Who wrote a checkpoint's tensors: the model's publisher, or an MLX
+// conversion, which for a few families changes shapes or values.
+enum class WeightsLayout : uint8_t { published, mlx };
 
 class Config {
  public:
@@ -39,6 +44,13 @@ class Config {
   const std::string& file() const {
     return file_;
   }
+  // Of the weights that the config belongs to; `published` unless set.
+  WeightsLayout layout() const {
+    return layout_;
+  }
+  void set_layout(WeightsLayout layout) {
+    layout_ = layout;
+  }
 
  private:
   const nlohmann::json* lookup(std::string_view key) const;
@@ -47,6 +59,7 @@ class Config {
 
   nlohmann::json json_ = nlohmann::json::object();
   std::string file_;
+  WeightsLayout layout_ = WeightsLayout::published;
   std::string prefix_;  // where a nested object lies: "text_config"
 };
 

@@ -1,5 +1,6 @@
 #include "loading/config_file.h"
 
+#include "io/checkpoint.h"
 #include "io/json.h"
 
 #include <array>
@@ -254,8 +255,10 @@ Config read_config(const std::filesystem::path& folder) {
             : "check the path, or fetch config.json from where the weights "
               "come");
   }
-  return Config(
+  Config config(
       sanitize_config(read_text_file(path), path.string()), path.string());
+  config.set_layout(weights_layout(folder));
+  return config;
 }
 
 int64_t max_positions_of(const Config& config) {

@@ -22,7 +22,7 @@ namespace mlxcel {
 // messages. Throws ConfigError.
 nlohmann::json sanitize_config(std::string_view text, const std::string& file);
 
-// The folder's config.json, sanitized.
+// The folder's config.json, sanitized, with the layout of its weights.
 Config read_config(const std::filesystem::path& folder);
 
 // The context length under the names that configs use; 0 when none is there.

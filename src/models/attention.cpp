@@ -9,12 +9,8 @@ namespace {
 
 class Attention : public Sublayer {
  public:
-  Attention(
-      const PartBuilder& builder,
-      const BlockSpec& block,
-      const Rope* rope,
-      int layer)
-      : layer_(layer) {
+  Attention(const PartBuilder& builder, const BlockSpec& block, int layer)
+      : layer_(layer), rope_(builder.rope(block.attention.rope.get())) {
     const AttentionSpec& spec = block.attention;
     auto role = [&](std::string_view kind) {
       return cat("layers.", layer, ".attention.", kind);
@@ -29,7 +25,7 @@ class Attention : public Sublayer {
         .scale = spec.scale,
         .softcap = spec.softcap,
         .window = spec.window,
-        .rope = rope};
+        .rope = rope_.get()};
     if (spec.qk_norm != QkNorm::none) {
       q_norm_ = builder.norm(role("q_norm"), block.norm);
       k_norm_ = builder.norm(role("k_norm"), block.norm);
@@ -50,6 +46,7 @@ class Attention : public Sublayer {
 
  private:
   int layer_;
+  std::shared_ptr<const Rope> rope_;
   std::unique_ptr<Linear> qkv_, output_;
   std::unique_ptr<Norm> q_norm_, k_norm_;
   AttentionArgs args_;
@@ -58,11 +55,8 @@ class Attention : public Sublayer {
 }  // namespace
 
 std::unique_ptr<Sublayer> make_attention(
-    const PartBuilder& builder,
-    const BlockSpec& block,
-    const Rope* rope,
-    int layer) {
-  return std::make_unique<Attention>(builder, block, rope, layer);
+    const PartBuilder& builder, const BlockSpec& block, int layer) {
+  return std::make_unique<Attention>(builder, block, layer);
 }
 
 }  // namespace mlxcel

@@ -13,9 +13,10 @@
 
 namespace mlxcel {
 
-// Live adapter terms by linear_slot(): "layers.0.attention.qkv", "embedding",
-// "head". Rows of a term count within the slot. A tied head takes the terms of
-// "head": an embedding's pair reaches it only when it is listed there too.
+// Live adapter terms by NameMap::slot_of(): "layers.0.attention.qkv",
+// "embedding", "head". Rows of a term count within the slot. A tied head takes
+// the terms of "head": an embedding's pair reaches it only when it is listed
+// there too.
 using LiveTerms = std::map<std::string, std::vector<LowRankTerm>, std::less<>>;
 
 struct BuildInputs {

@@ -4,7 +4,6 @@
 #include "models/parts.h"
 #include "ops/ops.h"
 
-#include <map>
 #include <utility>
 
 namespace mlxcel {
@@ -62,20 +61,32 @@ class Decoder : public Model {
  private:
   void add_block(
       const PartBuilder& builder, const BlockSpec& block, int layer) {
-    const HeadCounts& heads = block.attention.heads;
-    cache_spec_.layers.push_back({heads.key_value, heads.dim, heads.dim});
-    const Rope* rope = rope_for(builder, block.attention.rope.get());
-    add_half(
-        builder,
-        block,
-        cat("layers.", layer, ".attention"),
-        make_attention(builder, block, rope, layer));
-    add_half(
-        builder,
-        block,
-        cat("layers.", layer, ".mlp"),
-        block.moe ? make_moe(builder, *block.moe, layer)
-                  : make_mlp(builder, block.mlp, layer));
+    cache_spec_.layers.push_back(cache_of(block));
+    std::string name = cat("layers.", layer);
+    if (block.halves != Halves::feed_forward_only) {
+      add_half(
+          builder,
+          block,
+          name + ".attention",
+          block.mixer ? block.mixer->build(builder, block, layer)
+                      : make_attention(builder, block, layer));
+    }
+    if (block.halves != Halves::mixer_only) {
+      add_half(
+          builder,
+          block,
+          name + ".mlp",
+          make_feed_forward(builder, block, layer));
+    }
+  }
+
+  static std::unique_ptr<Sublayer> make_feed_forward(
+      const PartBuilder& builder, const BlockSpec& block, int layer) {
+    if (block.feed_forward) {
+      return block.feed_forward->build(builder, block, layer);
+    }
+    return block.moe ? make_moe(builder, *block.moe, layer)
+                     : make_mlp(builder, block.mlp, layer);
   }
 
   void add_half(
@@ -94,24 +105,11 @@ class Decoder : public Model {
     halves_.push_back(std::move(half));
   }
 
-  // Layers that share a table share what the backend makes of it.
-  const Rope* rope_for(const PartBuilder& builder, const RopeTable* table) {
-    if (table == nullptr) {
-      return nullptr;
-    }
-    std::unique_ptr<Rope>& rope = ropes_[table];
-    if (rope == nullptr) {
-      rope = builder.rope(*table);
-    }
-    return rope.get();
-  }
-
   Backend& backend_;
   DecoderSpec spec_;
   KvCacheSpec cache_spec_;
-  std::map<const RopeTable*, std::unique_ptr<Rope>> ropes_;
   std::unique_ptr<Embedding> embedding_;
-  std::vector<Half> halves_;  // attention and MLP in turn
+  std::vector<Half> halves_;  // of all blocks, in order
   std::unique_ptr<Norm> final_norm_;
   std::unique_ptr<Linear> head_;
 };

@@ -139,6 +139,65 @@ void check_moe(const Config& config, const MoeSpec& moe) {
       moe.shared_intermediate_size);
 }
 
+void check_attention(const Config& config, const AttentionSpec& attention) {
+  check_size(config, "num_attention_heads", attention.heads.query);
+  check_size(config, "num_key_value_heads", attention.heads.key_value);
+  check_size(config, "head_dim", attention.heads.dim);
+  check_size(
+      config,
+      "num_attention_heads times head_dim",
+      int64_t(attention.heads.query) * attention.heads.dim);
+  check_number(
+      config,
+      attention.heads.query % attention.heads.key_value == 0,
+      cat("num_attention_heads ",
+          attention.heads.query,
+          " is no multiple of num_key_value_heads, which"),
+      attention.heads.key_value);
+  check_number(
+      config,
+      std::isfinite(attention.scale) && attention.scale > 0,
+      "the attention scale",
+      attention.scale);
+  check_number(
+      config,
+      std::isfinite(attention.softcap) && attention.softcap >= 0,
+      "the attention soft cap",
+      attention.softcap);
+}
+
+void check_part(
+    const Config& config, const PartSpec& part, int64_t hidden_size) {
+  for (const RoleShape& role : part.roles(hidden_size)) {
+    check_size(config, cat("the number of rows of ", role.kind), role.rows);
+    if (role.cols != 0) {
+      check_size(
+          config, cat("the number of columns of ", role.kind), role.cols);
+    }
+  }
+}
+
+void check_block(
+    const Config& config, const BlockSpec& block, int64_t hidden_size) {
+  check_norm(config, block.norm);
+  if (block.halves != Halves::feed_forward_only) {
+    if (block.mixer) {
+      check_part(config, *block.mixer, hidden_size);
+    } else {
+      check_attention(config, block.attention);
+    }
+  }
+  if (block.halves != Halves::mixer_only) {
+    if (block.feed_forward) {
+      check_part(config, *block.feed_forward, hidden_size);
+    } else if (block.moe) {
+      check_moe(config, *block.moe);
+    } else {
+      check_size(config, "intermediate_size", block.mlp.intermediate_size);
+    }
+  }
+}
+
 void check_spec(const Config& config, const DecoderSpec& spec) {
   check_size(config, "hidden_size", spec.hidden_size);
   check_size(config, "vocab_size", spec.vocab_size);
@@ -158,37 +217,7 @@ void check_spec(const Config& config, const DecoderSpec& spec) {
         experts <= kMaxExperts,
         "the number of experts in all layers",
         double(experts));
-    const AttentionSpec& attention = block.attention;
-    check_norm(config, block.norm);
-    check_size(config, "num_attention_heads", attention.heads.query);
-    check_size(config, "num_key_value_heads", attention.heads.key_value);
-    check_size(config, "head_dim", attention.heads.dim);
-    check_size(
-        config,
-        "num_attention_heads times head_dim",
-        int64_t(attention.heads.query) * attention.heads.dim);
-    if (block.moe) {
-      check_moe(config, *block.moe);
-    } else {
-      check_size(config, "intermediate_size", block.mlp.intermediate_size);
-    }
-    check_number(
-        config,
-        attention.heads.query % attention.heads.key_value == 0,
-        cat("num_attention_heads ",
-            attention.heads.query,
-            " is no multiple of num_key_value_heads, which"),
-        attention.heads.key_value);
-    check_number(
-        config,
-        std::isfinite(attention.scale) && attention.scale > 0,
-        "the attention scale",
-        attention.scale);
-    check_number(
-        config,
-        std::isfinite(attention.softcap) && attention.softcap >= 0,
-        "the attention soft cap",
-        attention.softcap);
+    check_block(config, block, spec.hidden_size);
   }
 }
 

@@ -29,117 +29,6 @@ bool of_head(const NameRule& rule) {
   return rule.roles.size() == 1 && rule.roles[0] == "head";
 }
 
-int64_t norm_rows(bool present, int64_t size) {
-  return present ? size : 0;
-}
-
-// "moe.experts.3.gate" -> "gate" when there is an expert 3, else empty.
-std::string_view part_of_expert(const MoeSpec& moe, std::string_view kind) {
-  constexpr std::string_view experts = "moe.experts.";
-  if (!kind.starts_with(experts)) {
-    return {};
-  }
-  int expert = -1;
-  const char* end = kind.data() + kind.size();
-  auto [stop, error] =
-      std::from_chars(kind.data() + experts.size(), end, expert);
-  bool known = error == std::errc() && stop < end && *stop == '.' &&
-               expert >= 0 && expert < moe.experts;
-  return known ? std::string_view(stop + 1, end) : std::string_view();
-}
-
-// Rows and columns of a role of the mixture; {0, 0} for others.
-std::pair<int64_t, int64_t> moe_shape(
-    const MoeSpec& moe, int64_t hidden, std::string_view kind) {
-  constexpr std::string_view shared = "moe.shared.";
-  int64_t inner = moe.intermediate_size;
-  std::string_view part = part_of_expert(moe, kind);
-  if (kind.starts_with(shared)) {
-    inner = moe.shared_intermediate_size;
-    part = kind.substr(shared.size());
-  }
-  if (inner > 0 && (part == "gate" || part == "up")) {
-    return {inner, hidden};
-  } else if (inner > 0 && part == "down") {
-    return {hidden, inner};
-  } else if (kind == "moe.router") {
-    return {moe.experts, hidden};
-  } else if (kind == "moe.shared_gate" && moe.shared_intermediate_size > 0) {
-    return {1, hidden};
-  }
-  return {0, 0};
-}
-
-int64_t block_rows(
-    const BlockSpec& block, int64_t hidden, std::string_view kind) {
-  const HeadCounts& heads = block.attention.heads;
-  const QkNorm qk_norm = block.attention.qk_norm;
-  const int64_t q = int64_t(heads.query) * heads.dim;
-  const int64_t kv = int64_t(heads.key_value) * heads.dim;
-  const bool pre = block.norms != NormPlacement::post;
-  const bool post = block.norms != NormPlacement::pre;
-  if (kind == "attention.q") {
-    return q;
-  } else if (kind == "attention.k" || kind == "attention.v") {
-    return kv;
-  } else if (kind == "attention.q_norm" || kind == "attention.k_norm") {
-    int64_t whole = kind == "attention.q_norm" ? q : kv;
-    return norm_rows(
-        qk_norm != QkNorm::none,
-        qk_norm == QkNorm::per_head ? heads.dim : whole);
-  } else if (kind == "attention_norm" || kind == "mlp_norm") {
-    return norm_rows(pre, hidden);
-  } else if (kind == "attention_post_norm" || kind == "mlp_post_norm") {
-    return norm_rows(post, hidden);
-  } else if (kind == "attention.o") {
-    return hidden;
-  } else if (block.moe) {
-    return moe_shape(*block.moe, hidden, kind).first;
-  } else if (kind == "mlp.gate") {
-    return block.mlp.kind == MlpKind::gated ? block.mlp.intermediate_size : 0;
-  } else if (kind == "mlp.up") {
-    return block.mlp.intermediate_size;
-  } else if (kind == "mlp.down") {
-    return hidden;
-  }
-  return 0;
-}
-
-int64_t block_cols(
-    const BlockSpec& block, int64_t hidden, std::string_view kind) {
-  if (kind == "attention.o") {
-    const HeadCounts& heads = block.attention.heads;
-    return int64_t(heads.query) * heads.dim;
-  } else if (
-      kind == "attention.q" || kind == "attention.k" || kind == "attention.v") {
-    return hidden;
-  } else if (block.moe) {
-    return moe_shape(*block.moe, hidden, kind).second;
-  } else if (kind == "mlp.down") {
-    return block.mlp.intermediate_size;
-  } else if (kind == "mlp.gate" || kind == "mlp.up") {
-    return hidden;
-  }
-  return 0;
-}
-
-// Rows of the slot that stand before the role's own.
-int64_t slot_offset(const NameMap& names, const Role& role) {
-  auto rows_of = [&](std::string_view kind) {
-    return names.rows(parse_role(cat("layers.", role.layer, ".", kind)));
-  };
-  if (role.kind == "attention.k") {
-    return rows_of("attention.q");
-  } else if (role.kind == "attention.v") {
-    return rows_of("attention.q") + rows_of("attention.k");
-  } else if (role.kind == "mlp.up") {
-    return rows_of("mlp.gate");
-  } else if (role.kind == "moe.shared.up") {
-    return rows_of("moe.shared.gate");
-  }
-  return 0;
-}
-
 }  // namespace
 
 NameRule split_rows(std::string stem, std::vector<std::string> roles) {
@@ -166,20 +55,6 @@ Role parse_role(std::string_view name) {
   return role;
 }
 
-std::string linear_slot(const Role& role) {
-  if (role.kind == "attention.q" || role.kind == "attention.k" ||
-      role.kind == "attention.v") {
-    return cat("layers.", role.layer, ".attention.qkv");
-  }
-  if (role.kind == "mlp.gate" || role.kind == "mlp.up") {
-    return cat("layers.", role.layer, ".mlp.up");
-  }
-  if (role.kind == "moe.shared.gate" || role.kind == "moe.shared.up") {
-    return cat("layers.", role.layer, ".moe.shared.up");
-  }
-  return role.name;
-}
-
 std::pair<std::string_view, std::string_view> split_key(std::string_view key) {
   size_t dot = key.rfind('.');
   if (dot == std::string_view::npos) {
@@ -190,6 +65,7 @@ std::pair<std::string_view, std::string_view> split_key(std::string_view key) {
 
 NameMap::NameMap(const FamilyNames& names, const DecoderSpec& spec)
     : spec_(spec) {
+  add_shapes();
   // Spellings outside, so that a role's stems are ordered by spelling first.
   for (const Spelling& spelling : names.spellings) {
     for (const NameRule& rule : names.rules) {
@@ -198,6 +74,25 @@ NameMap::NameMap(const FamilyNames& names, const DecoderSpec& spec)
       for (int layer = 0; layer < layers; ++layer) {
         add(rule, prefix, layer);
       }
+    }
+  }
+}
+
+void NameMap::add_shapes() {
+  shapes_["embedding"] = {spec_.vocab_size, spec_.hidden_size, "embedding", 0};
+  shapes_["head"] = {spec_.vocab_size, spec_.hidden_size, "head", 0};
+  shapes_["final_norm"] = {spec_.hidden_size, 0, "final_norm", 0};
+  for (size_t layer = 0; layer < spec_.blocks.size(); ++layer) {
+    std::map<std::string, int64_t> filled;  // rows of each slot so far
+    for (RoleShape& role : roles_of(spec_.blocks[layer], spec_.hidden_size)) {
+      if (role.rows <= 0) {
+        continue;
+      }
+      std::string prefix = cat("layers.", layer, ".");
+      std::string slot = prefix + (role.slot.empty() ? role.kind : role.slot);
+      int64_t& first = filled[slot];
+      shapes_[prefix + role.kind] = {role.rows, role.cols, slot, first};
+      first += role.rows;
     }
   }
 }
@@ -212,10 +107,12 @@ void NameMap::add(const NameRule& rule, std::string_view prefix, int layer) {
     add(std::move(stem), roles, 0);
     return;
   }
-  const auto& moe = spec_.blocks[size_t(layer)].moe;
   std::vector<std::string> all;
-  for (int expert = 0; expert < (moe ? moe->experts : 0); ++expert) {
+  for (int expert = 0;; ++expert) {
     std::string role = with_number(roles.front(), kExpert, expert);
+    if (!shapes_.contains(role)) {
+      break;
+    }
     if (has(rule.stem, kExpert)) {
       add(with_number(stem, kExpert, expert), {role}, 0);
     } else {
@@ -252,29 +149,22 @@ void NameMap::add(
   }
 }
 
+const NameMap::Shape& NameMap::shape(std::string_view role) const {
+  static const Shape none;
+  auto found = shapes_.find(role);
+  return found == shapes_.end() ? none : found->second;
+}
+
 int64_t NameMap::rows(const Role& role) const {
-  if (role.kind == "embedding" || role.kind == "head") {
-    return spec_.vocab_size;
-  }
-  if (role.kind == "final_norm") {
-    return spec_.hidden_size;
-  }
-  if (role.layer < 0 || size_t(role.layer) >= spec_.blocks.size()) {
-    return 0;
-  }
-  return block_rows(
-      spec_.blocks[size_t(role.layer)], spec_.hidden_size, role.kind);
+  return shape(role.name).rows;
 }
 
 int64_t NameMap::cols(const Role& role) const {
-  if (role.kind == "embedding" || role.kind == "head") {
-    return spec_.hidden_size;
-  }
-  if (role.layer < 0 || size_t(role.layer) >= spec_.blocks.size()) {
-    return 0;
-  }
-  return block_cols(
-      spec_.blocks[size_t(role.layer)], spec_.hidden_size, role.kind);
+  return shape(role.name).cols;
+}
+
+std::string NameMap::slot_of(const Role& role) const {
+  return shape(role.name).slot;
 }
 
 std::vector<RolePart> NameMap::parts_of(std::string_view stem) const {
@@ -292,7 +182,8 @@ std::optional<StemRows> NameMap::locate(
   auto found = by_role_.find(role);
   if (found != by_role_.end()) {
     for (const StemRows& rows : found->second) {
-      if (weights.contains(cat(rows.stem, ".weight"))) {
+      if (weights.contains(cat(rows.stem, ".weight")) ||
+          weights.contains(rows.stem)) {
         return rows;
       }
     }
@@ -311,8 +202,8 @@ std::vector<Target> NameMap::resolve(
     Target target{
         .rows = *std::move(rows),
         .named_first = part.first,
-        .slot = linear_slot(part.role),
-        .slot_first = slot_offset(*this, part.role)};
+        .slot = shape(part.role.name).slot,
+        .slot_first = shape(part.role.name).slot_first};
     if (!targets.empty()) {
       Target& last = targets.back();
       if (last.rows.stem == target.rows.stem && last.slot == target.slot &&

@@ -22,6 +22,10 @@
 //   layers.{l}.moe.shared_gate                   [1, hidden]
 //   layers.{l}.mlp_post_norm       on the MLP's or the experts' result
 //   final_norm, head
+// A part of another kind (PartSpec) adds its own below the layer.
+//
+// A stem may also be the whole key of a tensor without a suffix, as recurrent
+// layers store their decay: "layers.{l}.mixer.A_log".
 #pragma once
 
 #include "io/weight_map.h"
@@ -97,7 +101,7 @@ struct StemRows {
 struct Target {
   StemRows rows;
   int64_t named_first = 0;
-  std::string slot;  // linear_slot(): "layers.3.attention.qkv"
+  std::string slot;  // NameMap::slot_of(): "layers.3.attention.qkv"
   int64_t slot_first = 0;
 };
 
@@ -111,6 +115,12 @@ class NameMap {
   int64_t rows(const Role& role) const;
   // Columns (inputs) of a matrix role; 0 for norms and unknown roles.
   int64_t cols(const Role& role) const;
+
+  // The linear of the model that a role is a part of: q, k and v are rows of
+  // "layers.{l}.attention.qkv", gate and up of "layers.{l}.mlp.up"; every other
+  // matrix role is its own linear ("layers.{l}.attention.o", "embedding").
+  // Empty for roles that the model does not have.
+  std::string slot_of(const Role& role) const;
 
   // What a stem holds, in row order, in any spelling of the family; empty when
   // it is none of the family's or the spec has no such part.
@@ -137,23 +147,26 @@ class NameMap {
   }
 
  private:
+  struct Shape {
+    int64_t rows = 0, cols = 0;
+    std::string slot;
+    int64_t slot_first = 0;  // rows of the slot before the role's own
+  };
+  const Shape& shape(std::string_view role) const;
+  void add_shapes();
   void add(const NameRule& rule, std::string_view prefix, int layer);
   // `roles` with the numbers of layer and expert filled in.
   void add(
       std::string stem, const std::vector<std::string>& roles, int stacked);
 
   DecoderSpec spec_;
+  std::map<std::string, Shape, std::less<>> shapes_;  // by role
   std::map<std::string, std::vector<RolePart>, std::less<>> by_stem_;
   std::map<std::string, std::vector<StemRows>, std::less<>> by_role_;
 };
 
 // "layers.3.attention.q" -> {name, "attention.q", 3}
 Role parse_role(std::string_view name);
-// The linear of the model that a role is a part of: q, k and v are rows of
-// "layers.{l}.attention.qkv", gate and up of "layers.{l}.mlp.up"; every other
-// matrix role is its own linear ("layers.{l}.attention.o", "embedding").
-std::string linear_slot(const Role& role);
-
 // "model.layers.0.self_attn.q_proj.weight" -> stem and suffix "weight".
 std::pair<std::string_view, std::string_view> split_key(std::string_view key);
 

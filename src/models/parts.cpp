@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace mlxcel {
@@ -75,7 +76,7 @@ std::vector<LowRankTerm> PartBuilder::take_terms(std::string_view slot) const {
 std::unique_ptr<Linear> PartBuilder::linear(
     const std::vector<std::string>& roles, bool bias) const {
   LinearWeights weights;
-  weights.name = linear_slot(parse_role(roles.front()));
+  weights.name = inputs_.names.slot_of(parse_role(roles.front()));
   for (const std::string& role : roles) {
     weights.parts.push_back(matrix(role));
     if (bias) {
@@ -144,8 +145,28 @@ std::unique_ptr<Norm> PartBuilder::norm(
   return inputs_.backend.prepare_norm(std::move(weights));
 }
 
-std::unique_ptr<Rope> PartBuilder::rope(const RopeTable& table) const {
-  return inputs_.backend.prepare_rope(table);
+std::shared_ptr<const Rope> PartBuilder::rope(const RopeTable* table) const {
+  if (table == nullptr) {
+    return nullptr;
+  }
+  std::shared_ptr<const Rope>& rope = ropes_[table];
+  if (rope == nullptr) {
+    rope = inputs_.backend.prepare_rope(*table);
+  }
+  return rope;
+}
+
+WeightTensor PartBuilder::tensor(
+    std::string_view role, const std::vector<Shape>& shapes) const {
+  StemRows rows = require(role);
+  std::string key = cat(rows.stem, ".weight");
+  if (!inputs_.source.has(key)) {
+    key = rows.stem;
+  }
+  const WeightTensor& found = inputs_.source.weights().at(key);
+  auto fits = std::find(shapes.begin(), shapes.end(), found.shape);
+  return inputs_.source.tensor(
+      key, fits == shapes.end() ? shapes.front() : *fits);
 }
 
 }  // namespace mlxcel

@@ -5,6 +5,7 @@
 #include "models/builder.h"
 #include "models/spec.h"
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -28,10 +29,19 @@ class PartBuilder {
   // The head, from its own tensor or from the embedding table.
   std::unique_ptr<Linear> head(HeadKind kind) const;
   std::unique_ptr<Norm> norm(std::string_view role, const NormSpec& spec) const;
-  std::unique_ptr<Rope> rope(const RopeTable& table) const;
+  // Layers that share a table share what the backend makes of it; null for
+  // null.
+  std::shared_ptr<const Rope> rope(const RopeTable* table) const;
+  // A float tensor of any of the shapes, `<stem>.weight` or the stem itself.
+  // Throws CheckpointError that states the first shape.
+  WeightTensor tensor(
+      std::string_view role, const std::vector<Shape>& shapes) const;
 
   const NameMap& names() const {
     return inputs_.names;
+  }
+  Backend& backend() const {
+    return inputs_.backend;
   }
 
  private:
@@ -41,6 +51,7 @@ class PartBuilder {
   std::vector<LowRankTerm> take_terms(std::string_view slot) const;
 
   BuildInputs& inputs_;
+  mutable std::map<const RopeTable*, std::shared_ptr<const Rope>> ropes_;
 };
 
 struct Flow {
@@ -58,12 +69,8 @@ class Sublayer {
       const Flow& flow, const Tensor& x, const LinearOptions& around) const = 0;
 };
 
-// `rope` is null for layers without rotation and outlives the part.
 std::unique_ptr<Sublayer> make_attention(
-    const PartBuilder& builder,
-    const BlockSpec& block,
-    const Rope* rope,
-    int layer);
+    const PartBuilder& builder, const BlockSpec& block, int layer);
 std::unique_ptr<Sublayer> make_mlp(
     const PartBuilder& builder, const MlpSpec& spec, int layer);
 std::unique_ptr<Sublayer> make_moe(

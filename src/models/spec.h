@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace mlxcel {
@@ -66,6 +67,38 @@ struct MoeSpec {
   int shared_intermediate_size = 0;
 };
 
+// A tensor that a part of a block reads.
+struct RoleShape {
+  std::string kind;  // the role without its layer: "attention.q"
+  int64_t rows = 0;  // outputs of a matrix, length of a vector
+  int64_t cols = 0;  // inputs of a matrix; 0: a vector
+  // The linear of the model that the matrix is a part of: roles of one slot are
+  // stacked in the order given. Empty: a linear of its own.
+  std::string slot;
+};
+
+class PartBuilder;
+class Sublayer;
+struct BlockSpec;
+
+// What stands in place of attention or of the MLP: latent attention, a
+// recurrence. Each is a file of its own with what it reads from the checkpoint
+// and keeps for a sequence; names, adapters, surgery, the memory estimate and
+// batching follow from these.
+class PartSpec {
+ public:
+  virtual ~PartSpec() = default;
+  virtual std::vector<RoleShape> roles(int64_t hidden_size) const = 0;
+  // What a sequence keeps of this layer; nothing unless overridden.
+  virtual KvLayerSpec cache() const {
+    return {};
+  }
+  // Values a row holds at the part's widest point, for the memory estimate.
+  virtual int64_t columns() const = 0;
+  virtual std::unique_ptr<Sublayer> build(
+      const PartBuilder& builder, const BlockSpec& block, int layer) const = 0;
+};
+
 // Where a block norms, for each of its two halves f:
 enum class NormPlacement : uint8_t {
   pre,       // x + f(norm(x))
@@ -73,13 +106,24 @@ enum class NormPlacement : uint8_t {
   sandwich,  // x + post_norm(f(norm(x)))
 };
 
+enum class Halves : uint8_t { both, mixer_only, feed_forward_only };
+
 struct BlockSpec {
   NormPlacement norms = NormPlacement::pre;
   NormSpec norm;
   AttentionSpec attention;
   MlpSpec mlp;
-  std::optional<MoeSpec> moe;  // stands in place of the MLP
+  std::optional<MoeSpec> moe;                    // stands in place of the MLP
+  std::shared_ptr<const PartSpec> mixer;         // in place of attention
+  std::shared_ptr<const PartSpec> feed_forward;  // in place of MLP and experts
+  Halves halves = Halves::both;
 };
+
+// The roles of a block's tensors, for those of its parts that exist.
+std::vector<RoleShape> roles_of(const BlockSpec& block, int64_t hidden_size);
+
+// What a sequence keeps of the block.
+KvLayerSpec cache_of(const BlockSpec& block);
 
 enum class HeadKind : uint8_t { own, tied };  // tied: the embedding table
 

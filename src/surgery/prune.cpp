@@ -160,6 +160,13 @@ void prune_heads(Planner& planner) {
       }
       const HeadCounts& heads =
           planner.base().spec.blocks[size_t(part.role.layer)].attention.heads;
+      if (heads.query == 0) {
+        planner.fail(
+            cat("layer ",
+                part.role.layer,
+                " keeps no keys and values a head, so none can be pruned"),
+            "narrow the pattern to layers of plain attention");
+      }
       check_range(
           planner,
           heads.query,
@@ -195,9 +202,8 @@ void prune_channels(Planner& planner) {
       if (!down && part.role.kind != "mlp.gate" && part.role.kind != "mlp.up") {
         continue;
       }
-      int64_t channels = planner.base()
-                             .spec.blocks[size_t(part.role.layer)]
-                             .mlp.intermediate_size;
+      int64_t channels = planner.base().names.rows(
+          parse_role(cat("layers.", part.role.layer, ".mlp.up")));
       check_range(
           planner, channels, cat("MLP channel of layer ", part.role.layer));
       any = true;

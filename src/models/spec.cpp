@@ -1,0 +1,115 @@
+#include "models/spec.h"
+
+#include "core/error.h"
+
+namespace mlxcel {
+
+namespace {
+
+void add_attention(
+    const AttentionSpec& spec, int64_t hidden, std::vector<RoleShape>& out) {
+  const HeadCounts& heads = spec.heads;
+  const int64_t q = int64_t(heads.query) * heads.dim;
+  const int64_t kv = int64_t(heads.key_value) * heads.dim;
+  const std::string slot = "attention.qkv";
+  out.push_back({"attention.q", q, hidden, slot});
+  out.push_back({"attention.k", kv, hidden, slot});
+  out.push_back({"attention.v", kv, hidden, slot});
+  out.push_back({"attention.o", hidden, q, {}});
+  if (spec.qk_norm != QkNorm::none) {
+    bool per_head = spec.qk_norm == QkNorm::per_head;
+    out.push_back({"attention.q_norm", per_head ? heads.dim : q, 0, {}});
+    out.push_back({"attention.k_norm", per_head ? heads.dim : kv, 0, {}});
+  }
+}
+
+// An MLP of `inner` features whose roles begin with `name`.
+void add_mlp(
+    const std::string& name,
+    int64_t inner,
+    bool gated,
+    int64_t hidden,
+    std::vector<RoleShape>& out) {
+  if (gated) {
+    out.push_back({name + "gate", inner, hidden, name + "up"});
+  }
+  out.push_back({name + "up", inner, hidden, name + "up"});
+  out.push_back({name + "down", hidden, inner, {}});
+}
+
+void add_moe(const MoeSpec& spec, int64_t hidden, std::vector<RoleShape>& out) {
+  out.push_back({"moe.router", spec.experts, hidden, {}});
+  for (int expert = 0; expert < spec.experts; ++expert) {
+    std::string name = cat("moe.experts.", expert, ".");
+    out.push_back({name + "gate", spec.intermediate_size, hidden, {}});
+    out.push_back({name + "up", spec.intermediate_size, hidden, {}});
+    out.push_back({name + "down", hidden, spec.intermediate_size, {}});
+  }
+  if (spec.shared_intermediate_size > 0) {
+    add_mlp("moe.shared.", spec.shared_intermediate_size, true, hidden, out);
+    out.push_back({"moe.shared_gate", 1, hidden, {}});
+  }
+}
+
+void add_norms(
+    const BlockSpec& block,
+    const std::string& half,
+    int64_t hidden,
+    std::vector<RoleShape>& out) {
+  if (block.norms != NormPlacement::post) {
+    out.push_back({half + "_norm", hidden, 0, {}});
+  }
+  if (block.norms != NormPlacement::pre) {
+    out.push_back({half + "_post_norm", hidden, 0, {}});
+  }
+}
+
+void append(std::vector<RoleShape> roles, std::vector<RoleShape>& out) {
+  out.insert(
+      out.end(),
+      std::make_move_iterator(roles.begin()),
+      std::make_move_iterator(roles.end()));
+}
+
+}  // namespace
+
+std::vector<RoleShape> roles_of(const BlockSpec& block, int64_t hidden_size) {
+  std::vector<RoleShape> out;
+  if (block.halves != Halves::feed_forward_only) {
+    add_norms(block, "attention", hidden_size, out);
+    if (block.mixer) {
+      append(block.mixer->roles(hidden_size), out);
+    } else {
+      add_attention(block.attention, hidden_size, out);
+    }
+  }
+  if (block.halves != Halves::mixer_only) {
+    add_norms(block, "mlp", hidden_size, out);
+    if (block.feed_forward) {
+      append(block.feed_forward->roles(hidden_size), out);
+    } else if (block.moe) {
+      add_moe(*block.moe, hidden_size, out);
+    } else {
+      add_mlp(
+          "mlp.",
+          block.mlp.intermediate_size,
+          block.mlp.kind == MlpKind::gated,
+          hidden_size,
+          out);
+    }
+  }
+  return out;
+}
+
+KvLayerSpec cache_of(const BlockSpec& block) {
+  if (block.halves == Halves::feed_forward_only) {
+    return {};
+  }
+  if (block.mixer) {
+    return block.mixer->cache();
+  }
+  const HeadCounts& heads = block.attention.heads;
+  return {heads.key_value, heads.dim, heads.dim};
+}
+
+}  // namespace mlxcel
