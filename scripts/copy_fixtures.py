@@ -23,7 +23,9 @@ FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2",
             "phi3", "starcoder2", "olmo2", "mixtral", "qwen2_moe", "qwen3_moe",
             "olmoe"]
 TEXT_LEFT_OUT = ["qwen2_untied", "qwen3_untied", "llama_bias_tied",
-                 "llama_linear",
+                 "llama_linear", "llama_llama3rope", "llama_v5config",
+                 "llama_yarn", "mistral_nowindow", "phi3_partial",
+                 "phi3_longrope_short", "qwen3_moe_raw_mlx",
                  "gemma2_nowindow", "phi3_base", "phi3_window", "mixtral_mlx",
                  "qwen2_moe", "olmoe_mlx"]
 
@@ -170,15 +172,19 @@ def main():
     target = Path(sys.argv[2] if len(sys.argv) == 3 else
                   Path(__file__).parent.parent / "tests" / "fixtures")
     for name in ["text", "quant", "lora", "surgery", "tokenizer", "real"]:
-        shutil.rmtree(target / name, ignore_errors=True)
+        # Cases with a reference of our own are not in the full set and stay.
+        for entry in (source / name).glob("*"):
+            old = target / name / entry.name
+            shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
     for name, copy_set in [("text", copy_text), ("quant", copy_quant),
                            ("lora", copy_lora), ("surgery", copy_surgery)]:
-        (target / name).mkdir(parents=True)
+        (target / name).mkdir(parents=True, exist_ok=True)
         copy_set(source / name, target / name)
         print(f"{name}: {size(target / name) / 1e6:.1f} MB")
     shutil.copytree(source / "tokenizer", target / "tokenizer",
-                    ignore=shutil.ignore_patterns("README.md"))
-    (target / "real").mkdir()
+                    ignore=shutil.ignore_patterns("README.md"),
+                    dirs_exist_ok=True)
+    (target / "real").mkdir(exist_ok=True)
     for name in ["smollm2.json", "adapters_expected.json"]:
         copy(source / "real", target / "real", name)
     total = size(target)
