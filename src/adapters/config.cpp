@@ -1,6 +1,7 @@
 #include "adapters/config.h"
 
 #include "core/error.h"
+#include "io/json.h"
 
 #include <cmath>
 #include <fstream>
@@ -109,12 +110,10 @@ AdapterConfig parse_adapter_config(
     const std::string& text, const std::string& file) {
   json root;
   try {
-    root = json::parse(text);
-  } catch (const json::exception& error) {
+    root = parse_json(text, file);
+  } catch (const ConfigError& error) {
     throw AdapterError(
-        cat("cannot read adapter config ", file),
-        cat("it is not valid JSON (", error.what(), ")"),
-        kForm);
+        cat("cannot read adapter config ", file), error.why(), kForm);
   }
   if (!root.is_object()) {
     throw AdapterError(
@@ -139,6 +138,15 @@ AdapterConfig parse_adapter_config(
     config.rank = read_rank(*parameters, file);
     config.alpha = number(*parameters, "lora_alpha", file);
     config.scale = number(*parameters, "scale", file).value_or(config.scale);
+  }
+  // Kernels multiply by it in f32.
+  if (!std::isfinite(float(config.factor()))) {
+    throw AdapterError(
+        cat("adapter config ", file, " has an unusable value"),
+        cat("its scale comes to ",
+            config.factor(),
+            ", beyond the range of f32"),
+        "correct scale, or lora_alpha and rank");
   }
   auto task = root.find("task_name");
   if (task != root.end() && task->is_string()) {

@@ -43,12 +43,19 @@ void print_note(std::string_view line) {
 }
 
 void write_out(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() ||
-      std::fflush(stdout) != 0) {
-    throw Error(
-        "cannot write to standard output",
-        std::strerror(errno),
-        "free space, or keep the reader of the pipe open");
+  std::fflush(stdout);  // what others have printed comes first
+  while (!text.empty()) {
+    ssize_t count = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (count >= 0) {
+      text.remove_prefix(size_t(count));
+    } else if (errno != EINTR) {
+      throw Error(
+          "cannot write to standard output",
+          std::strerror(errno),
+          "free space, or keep the reader of the pipe open");
+    } else if (interrupt_flag) {
+      return;  // a full pipe must not hold up Ctrl-C
+    }
   }
 }
 

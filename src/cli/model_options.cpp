@@ -37,6 +37,11 @@ float parse_scale(const std::string& flag, const std::string& entry) {
 
 }  // namespace
 
+const std::function<std::string(const std::string&)> named_file =
+    [](const std::string& name) {
+      return name.empty() ? std::string("a file's name is needed") : "";
+    };
+
 std::vector<AdapterRequest> parse_adapters(
     const std::string& flag, const std::string& list, bool scaled, bool fuse) {
   std::vector<AdapterRequest> out;
@@ -111,6 +116,7 @@ void declare_model_options(CLI::App& app, ModelOptions& options) {
          "YAML recipe applied to the weights before adapters "
          "[env MLXCEL_SURGERY]")
       ->type_name("FILE")
+      ->check(named_file)
       ->group("Adapters");
 
   auto device = [](CLI::Option* option) { option->group("Device"); };

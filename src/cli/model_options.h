@@ -3,6 +3,7 @@
 
 #include "loading/pipeline.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ struct ModelOptions {
 void declare_model_options(CLI::App& app, ModelOptions& options);
 // Only --model, for commands that load nothing.
 void declare_model_path(CLI::App& app, ModelOptions& options);
+
+// A check for options that name a file: an empty name is a usage error, not
+// the option's absence.
+extern const std::function<std::string(const std::string&)> named_file;
 
 // Resolves the model's name and the combination of adapter flags. Throws
 // UsageError for values that do not make sense.

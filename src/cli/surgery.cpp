@@ -28,28 +28,6 @@ struct SurgeryOptions {
   bool json = false;
 };
 
-// The tensors as a load hands them to surgery. Without data, f64 tensors only
-// get the dtype that they are narrowed to, and a stored head is not compared
-// with the embedding.
-void prepare_weights(const NameMap& names, WeightMap& weights, bool data) {
-  if (data) {
-    narrow_f64(weights);
-    restore_tied_head(names, weights);
-    return;
-  }
-  for (const std::string& key : weights.keys()) {
-    if (weights.at(key).dtype == DType::f64) {
-      WeightTensor narrow = weights.at(key);
-      narrow.dtype = DType::f32;
-      narrow.bytes /= 2;
-      weights.set(key, std::move(narrow));
-    }
-  }
-  if (!names.locate("head", weights)) {
-    restore_tied_head(names, weights);
-  }
-}
-
 using Changes = std::map<std::string, TensorChange>;
 
 Changes measure(
@@ -205,9 +183,14 @@ int run_surgery(const SurgeryOptions& options) {
   CheckpointFacts facts =
       read_checkpoint_facts(find_model(options.model.model));
   NameMap names(facts.family->names, facts.spec);
-  prepare_weights(names, facts.weights, options.measure);
+  sanitize_weights(
+      facts.config,
+      names,
+      facts.weights,
+      options.measure ? TensorData::readable : TensorData::headers_only);
   std::vector<PlannedOperation> plan =
       plan_surgery(recipe, {facts.spec, names}, facts.weights);
+  check_formats(facts.weights, facts.config);
   Changes changes;
   if (options.measure) {
     changes =
@@ -234,7 +217,8 @@ Action declare_surgery(CLI::App& app) {
   declare_model_path(app, options->model);
   app.add_option(
          "--surgery", options->model.surgery, "The recipe [env MLXCEL_SURGERY]")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(named_file);
   app.add_flag(
       "--measure",
       options->measure,

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "surgery/surgery.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -28,6 +29,17 @@ Composition::Composition(const LoadOptions& options) : options_(options) {
   }
   for (const AdapterRequest& request : options.adapters) {
     adapters_.push_back(read_adapter(request.folder));
+    double factor = adapters_.back().config.factor();
+    if (!std::isfinite(float(factor * request.scale))) {
+      throw AdapterError(
+          cat("adapter ", request.folder.string(), " cannot be scaled"),
+          cat("scale ",
+              request.scale,
+              " times its own factor ",
+              factor,
+              " is beyond the range of f32"),
+          "give a smaller scale");
+    }
   }
 }
 

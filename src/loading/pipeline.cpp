@@ -118,9 +118,7 @@ WeightMap read_weights(
         "vision towers are not supported; set \"language_model_only\": true in "
         "config.json to use its text model alone");
   }
-  drop_unused_tower(out.config, weights);
-  narrow_f64(weights);
-  restore_tied_head(names, weights);
+  sanitize_weights(out.config, names, weights);
   // A recipe that cannot be applied is named before a format that cannot be
   // computed on: surgery may be wrong for reasons of its own.
   composition.plan_surgery(names, weights);

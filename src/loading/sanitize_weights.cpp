@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "loading/detect.h"
 #include "ops/matrix_source.h"
 
 #include <cstring>
@@ -35,21 +36,27 @@ bool same_stems(
   return true;
 }
 
-}  // namespace
-
-void narrow_f64(WeightMap& weights) {
+void narrow_f64(WeightMap& weights, TensorData data) {
   for (const std::string& key : weights.keys()) {
     const WeightTensor& tensor = weights.at(key);
-    if (tensor.dtype == DType::f64) {
-      std::byte* data = nullptr;
-      WeightTensor narrow = make_weight(DType::f32, tensor.shape, &data);
-      read_as_f32(tensor, reinterpret_cast<float*>(data));
-      weights.set(key, std::move(narrow));
+    if (tensor.dtype != DType::f64) {
+      continue;
     }
+    WeightTensor narrow = tensor;
+    if (data == TensorData::headers_only) {
+      narrow.dtype = DType::f32;
+      narrow.bytes /= 2;
+    } else {
+      std::byte* values = nullptr;
+      narrow = make_weight(DType::f32, tensor.shape, &values);
+      read_as_f32(tensor, reinterpret_cast<float*>(values));
+    }
+    weights.set(key, std::move(narrow));
   }
 }
 
-void restore_tied_head(const NameMap& names, WeightMap& weights) {
+void restore_tied_head(
+    const NameMap& names, WeightMap& weights, TensorData data) {
   if (names.spec().head != HeadKind::tied) {
     return;
   }
@@ -58,7 +65,7 @@ void restore_tied_head(const NameMap& names, WeightMap& weights) {
     return;  // the builder says what is missing
   }
   if (std::optional<StemRows> head = names.locate("head", weights)) {
-    if (head->stem != embedding->stem &&
+    if (data == TensorData::readable && head->stem != embedding->stem &&
         !same_stems(head->stem, embedding->stem, weights)) {
       log_warning(
           cat("tie_word_embeddings is true, but \"",
@@ -81,8 +88,6 @@ void restore_tied_head(const NameMap& names, WeightMap& weights) {
     }
   }
 }
-
-namespace {
 
 void check_fp8_scales(const WeightMap& weights) {
   for (const auto& [key, tensor] : weights) {
@@ -150,6 +155,16 @@ void check_packed_parts(const WeightMap& weights, const QuantConfig& quant) {
 }
 
 }  // namespace
+
+void sanitize_weights(
+    const Config& config,
+    const NameMap& names,
+    WeightMap& weights,
+    TensorData data) {
+  drop_unused_tower(config, weights);
+  narrow_f64(weights, data);
+  restore_tied_head(names, weights, data);
+}
 
 void check_formats(const WeightMap& weights, const Config& config) {
   check_fp8_scales(weights);

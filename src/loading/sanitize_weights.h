@@ -7,18 +7,28 @@
 #include "models/family.h"
 #include "models/names.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace mlxcel {
 
-// f64 tensors become f32: no backend computes in f64.
-void narrow_f64(WeightMap& weights);
+// Whether the tensors' bytes may be read.
+enum class TensorData : uint8_t { readable, headers_only };
 
-// Under a tied head every spelling of the family finds a head: where the
-// checkpoint has none, the head's keys share the embedding's tensors. A stored
-// head is kept, with a warning when it differs from the embedding.
-void restore_tied_head(const NameMap& names, WeightMap& weights);
+// In this order:
+//   a vision tower that the config leaves unused is dropped;
+//   f64 tensors become f32: no backend computes in f64;
+//   under a tied head every spelling of the family finds a head: where the
+//     checkpoint has none, the head's keys share the embedding's tensors. A
+//     stored head is kept, with a warning when it differs from the embedding.
+// From headers alone, f64 tensors only get the dtype that they are narrowed to,
+// and a stored head is not compared.
+void sanitize_weights(
+    const Config& config,
+    const NameMap& names,
+    WeightMap& weights,
+    TensorData data = TensorData::readable);
 
 // Checks that every stored format can be read, before any tensor is looked up.
 // Throws CheckpointError for FP8 weights without their scales, ConfigError for

@@ -84,48 +84,41 @@ size_t Glob::stars() const {
   }));
 }
 
-// `failed` remembers (part, position) pairs without a match, so that many stars
-// cost no more than their product with the key's length.
-bool Glob::match(
-    std::string_view key,
-    size_t part,
-    size_t at,
-    std::vector<bool>& failed,
-    std::vector<size_t>& ends) const {
-  for (; part < parts_.size() && parts_[part].kind != Part::any; ++part, ++at) {
-    if (at >= key.size() || !parts_[part].accepts(key[at])) {
-      return false;
-    }
-  }
-  if (part == parts_.size()) {
-    return at == key.size();
-  }
-  for (size_t end = at; end <= key.size(); ++end) {
-    size_t state = part * (key.size() + 1) + end;
-    if (failed[state]) {
-      continue;
-    }
-    ends.push_back(at);
-    ends.push_back(end);
-    if (match(key, part + 1, end, failed, ends)) {
-      return true;
-    }
-    ends.resize(ends.size() - 2);
-    failed[state] = true;
-  }
-  return false;
-}
-
+// A table over (part, position), filled from the end: whether the parts from
+// `part` on match the key from `position` on. Many stars cost no more than
+// their number times the key's length, and no stack.
 std::optional<std::vector<std::string>> Glob::captures(
     std::string_view key) const {
-  std::vector<bool> failed(parts_.size() * (key.size() + 1), false);
-  std::vector<size_t> ends;
-  if (!match(key, 0, 0, failed, ends)) {
+  const size_t columns = key.size() + 1;
+  std::vector<bool> fits((parts_.size() + 1) * columns, false);
+  fits[parts_.size() * columns + key.size()] = true;
+  for (size_t part = parts_.size(); part-- > 0;) {
+    for (size_t at = columns; at-- > 0;) {
+      bool rest = fits[(part + 1) * columns + at];
+      if (parts_[part].kind == Part::any) {
+        rest = rest || (at < key.size() && fits[part * columns + at + 1]);
+      } else {
+        rest = at < key.size() && parts_[part].accepts(key[at]) &&
+               fits[(part + 1) * columns + at + 1];
+      }
+      fits[part * columns + at] = rest;
+    }
+  }
+  if (!fits[0]) {
     return std::nullopt;
   }
   std::vector<std::string> out;
-  for (size_t i = 0; i < ends.size(); i += 2) {
-    out.emplace_back(key.substr(ends[i], ends[i + 1] - ends[i]));
+  size_t at = 0;
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    if (parts_[part].kind != Part::any) {
+      ++at;
+      continue;
+    }
+    size_t begin = at;
+    while (!fits[(part + 1) * columns + at]) {
+      ++at;
+    }
+    out.emplace_back(key.substr(begin, at - begin));
   }
   return out;
 }

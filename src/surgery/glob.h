@@ -32,12 +32,6 @@ class Glob {
     bool negated = false;
     bool accepts(char c) const;
   };
-  bool match(
-      std::string_view key,
-      size_t part,
-      size_t at,
-      std::vector<bool>& failed,
-      std::vector<size_t>& ends) const;
 
   std::string text_;
   std::vector<Part> parts_;

@@ -28,6 +28,18 @@ TEST(AdapterConfig, DefaultsAreRank8AndScale20) {
       factor(R"({"lora_parameters": {"scale": 3, "lora_alpha": null}})"), 3.0);
 }
 
+TEST(AdapterConfig, RefusesFactorsBeyondF32AndHostileJson) {
+  EXPECT_THROW(factor(R"({"lora_parameters": {"scale": 1e39}})"), AdapterError);
+  EXPECT_THROW(
+      factor(R"({"lora_parameters": {"rank": 1, "lora_alpha": -1e300}})"),
+      AdapterError);
+  EXPECT_THROW(
+      factor(R"({"lora_parameters": {"scale": 1, "scale": 2}})"), AdapterError);
+  EXPECT_THROW(
+      factor(std::string(100000, '[') + std::string(100000, ']')),
+      AdapterError);
+}
+
 struct Refusal {
   const char* text;
   const char* message;

@@ -17,6 +17,7 @@ namespace mlxcel::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 template <typename T>
@@ -326,6 +327,42 @@ TEST(Bench, RefusesShapesItCannotMake) {
   EXPECT_EQ(
       run_program({"bench", "--shape", "1b", "--bits", "5"}).exit_code, 2);
   EXPECT_EQ(run_program({"bench", "--save", "x"}).exit_code, 2);
+}
+
+// A recipe that scales what the pattern matches.
+std::string write_recipe(
+    const TemporaryFolder& folder,
+    const std::string& name,
+    const char* pattern) {
+  std::string path = folder.path(name);
+  std::ofstream(path)
+      << "version: 1\noperations:\n  - op: scale\n    pattern: \"" << pattern
+      << "\"\n    factor: 2.0\n";
+  return path;
+}
+
+TEST(Surgery, TheFlagWinsOverTheEnvironment) {
+  TemporaryFolder folder;
+  write_chain_model(folder.path("model"));
+  std::string by_flag = write_recipe(folder, "a.yaml", "*.q_proj.weight");
+  std::string by_name = write_recipe(folder, "b.yaml", "*.k_proj.weight");
+  ProgramInput named{.environment = {"MLXCEL_SURGERY=" + by_name}};
+  std::vector<std::string> plan = {
+      "surgery", "plan", "--model", folder.path("model")};
+  ProgramResult alone = run_program(plan, named);
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(alone.out, HasSubstr("scale *.k_proj.weight"));
+
+  plan.insert(plan.end(), {"--surgery", by_flag});
+  ProgramResult both = run_program(plan, named);
+  EXPECT_EQ(both.exit_code, 0) << both.err;
+  EXPECT_THAT(both.out, HasSubstr("scale *.q_proj.weight"));
+  EXPECT_THAT(both.out, Not(HasSubstr("k_proj")));
+
+  plan.back() = "";
+  ProgramResult empty = run_program(plan, named);
+  EXPECT_EQ(empty.exit_code, 2);
+  EXPECT_THAT(empty.err, HasSubstr("a file's name is needed"));
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ TEST(SanitizeWeightsTest, RestoresATiedHeadWithoutCopying) {
   weights.set("model.embed_tokens.weight", filled(DType::u32, {4, 1}, 1));
   weights.set("model.embed_tokens.scales", filled(DType::f16, {4, 1}, 2));
   weights.set("model.embed_tokens.biases", filled(DType::f16, {4, 1}, 3));
-  restore_tied_head(names, weights);
+  sanitize_weights(Config(), names, weights);
   for (const char* part : {"weight", "scales", "biases"}) {
     EXPECT_EQ(
         weights.at(cat("lm_head.", part)).data,
@@ -56,15 +56,15 @@ TEST(SanitizeWeightsTest, LeavesOtherHeadsAlone) {
   LogCapture log;
   WeightMap weights;
   weights.set("model.embed_tokens.weight", filled(DType::f32, {4, 8}, 1));
-  restore_tied_head(names_of(false), weights);
+  sanitize_weights(Config(), names_of(false), weights);
   EXPECT_FALSE(weights.contains("lm_head.weight"));
   // An equal copy is no reason to warn; another content is.
   weights.set("lm_head.weight", filled(DType::f32, {4, 8}, 1));
-  restore_tied_head(names_of(true), weights);
+  sanitize_weights(Config(), names_of(true), weights);
   EXPECT_THAT(log.warnings, ElementsAre());
   weights.set("lm_head.weight", filled(DType::f32, {4, 8}, 2));
   const std::byte* stored = weights.at("lm_head.weight").data;
-  restore_tied_head(names_of(true), weights);
+  sanitize_weights(Config(), names_of(true), weights);
   EXPECT_EQ(log.warnings.size(), 1u);
   EXPECT_EQ(weights.at("lm_head.weight").data, stored);
 }
@@ -115,7 +115,7 @@ TEST(SanitizeWeightsTest, NarrowsDoubles) {
   weights.set("a", make_weight(DType::f64, {2}, &data));
   const double values[] = {1.5, -3e-50};
   std::memcpy(data, values, sizeof(values));
-  narrow_f64(weights);
+  sanitize_weights(Config(), names_of(false), weights);
   EXPECT_EQ(weights.at("a").dtype, DType::f32);
   float out[2];
   read_as_f32(weights.at("a"), out);

@@ -84,7 +84,7 @@ struct Base {
         family(require_generation(detection, config)),
         names(family.names, decoder_spec(family, config)),
         weights(load_weights(folder)) {
-    restore_tied_head(names, weights);
+    sanitize_weights(config, names, weights);
   }
 
   Config config;
