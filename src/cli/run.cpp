@@ -84,7 +84,6 @@ class Chat {
           {{"role", "system"}, {"content", options_.chat.system}});
     }
     text_.clear();
-    prefix_.reset();
   }
 
   // Answers one message. What fails leaves the conversation as it was.
@@ -106,10 +105,8 @@ class Chat {
     request.sequence.sampling = sampling_;
     sampling_.seed += 1;  // the next answer draws other numbers
     request.sequence.adapter_scales = session_.adapter_scales;
-    request.sequence.prefix = prefix_;
     request.stops = options_.sampling.stops;
     request.cancel = &interrupted;
-    request.keep_prefix = true;
     ReasoningFilter filter(
         session_.chat_template && !options_.chat.show_reasoning, prompt);
     request.on_text = [&](std::string_view piece) {
@@ -119,7 +116,6 @@ class Chat {
         generate(*session_.engine, *session_.tokenizer, std::move(request));
     write_out(filter.finish());
     write_out("\n");
-    prefix_ = result.prefix;
     messages.push_back({{"role", "assistant"}, {"content", result.text}});
     messages_ = std::move(messages);
     text_ = prompt + result.text;
@@ -134,7 +130,6 @@ class Chat {
   SamplingParams sampling_;
   nlohmann::ordered_json messages_;
   std::string text_;  // the conversation without a chat template
-  std::shared_ptr<const CachedPrefix> prefix_;
 };
 
 std::string trimmed(const std::string& line) {
@@ -242,7 +237,8 @@ int run_chat(const RunOptions& options) {
   if (!options.no_memory_check) {
     check_memory(options.model, options.sampling.max_tokens);
   }
-  Session session = open_session(options.model, options.chat);
+  Session session =
+      open_session(options.model, options.chat, Remember::conversation);
   return converse(options, session);
 }
 

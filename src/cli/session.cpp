@@ -84,7 +84,8 @@ TextSide open_text(
   return text;
 }
 
-Session open_session(const ModelOptions& options, const ChatOptions& chat) {
+Session open_session(
+    const ModelOptions& options, const ChatOptions& chat, Remember remember) {
   Session session;
   parse_kwargs(chat.template_kwargs);  // a wrong one fails before the load
   LoadOptions load = load_options(options);
@@ -103,6 +104,12 @@ Session open_session(const ModelOptions& options, const ChatOptions& chat) {
   EngineOptions engine;
   engine.max_positions = session.model.max_positions;
   engine.reuse_generated = !options.deterministic;
+  if (remember == Remember::conversation) {
+    // One conversation, whatever its length: only the last turns' ends are of
+    // use.
+    engine.prefix_cache = {
+        .bytes = int64_t(1) << 50, .max_entries = 4, .min_positions = 1};
+  }
   session.engine = std::make_unique<Engine>(
       *session.model.model, *session.model.backend, engine);
   return session;

@@ -49,7 +49,13 @@ struct Session : TextSide {
   std::unique_ptr<Engine> engine;  // last: goes first
 };
 
-Session open_session(const ModelOptions& options, const ChatOptions& chat);
+// What a later prompt of the session may take from an earlier one.
+enum class Remember : uint8_t { nothing, conversation };
+
+Session open_session(
+    const ModelOptions& options,
+    const ChatOptions& chat,
+    Remember remember = Remember::nothing);
 
 // "Prompt: 16 tokens, 812.0 tokens/s | Answer: 48 tokens, 151.0 tokens/s | Peak
 // memory: 181.2 MB"

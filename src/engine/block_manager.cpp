@@ -13,7 +13,10 @@ std::optional<int32_t> BlockManager::allocate() {
   if (free_.empty()) {
     int known = int(references_.size());
     if (max_blocks_ > 0 && known >= max_blocks_) {
-      return std::nullopt;
+      if (!reclaimer_ || !reclaimer_()) {
+        return std::nullopt;
+      }
+      return allocate();
     }
     // Growing by an eighth keeps the number of growths logarithmic without
     // holding much more than is in use.

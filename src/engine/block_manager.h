@@ -4,8 +4,11 @@
 
 #include "ops/kv_cache.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace mlxcel {
@@ -14,6 +17,12 @@ class BlockManager {
  public:
   // `max_blocks` 0 means as many as memory allows.
   explicit BlockManager(KvCache& cache, int max_blocks = 0);
+
+  // Asked when the limit is reached: gives a block back and returns true, or
+  // false when it has none.
+  void set_reclaimer(std::function<bool()> reclaimer) {
+    reclaimer_ = std::move(reclaimer);
+  }
 
   // A block with one reference, or nothing when the limit is reached. Grows the
   // cache as needed.
@@ -33,10 +42,25 @@ class BlockManager {
   }
   // How many more can be allocated; INT_MAX without a limit.
   int available() const;
+  int max_blocks() const {
+    return max_blocks_;
+  }
+  int64_t block_bytes() const {
+    return int64_t(cache_.block_bytes());
+  }
+
+  // The block's content in host memory, and back.
+  void save(int32_t block, std::byte* out) {
+    cache_.save_block(block, out);
+  }
+  void load(int32_t block, const std::byte* in) {
+    cache_.load_block(block, in);
+  }
 
  private:
   KvCache& cache_;
   int max_blocks_;
+  std::function<bool()> reclaimer_;
   int used_ = 0;
   std::vector<int32_t> references_;
   std::vector<int32_t> free_;

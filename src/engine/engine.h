@@ -4,13 +4,15 @@
 #pragma once
 
 #include "engine/block_manager.h"
+#include "engine/prefix_cache.h"
 #include "engine/sampler.h"
 #include "models/model.h"
 
+#include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace mlxcel {
@@ -20,39 +22,15 @@ enum class FinishReason : uint8_t {
   eos,        // drew an end token
   length,     // max_tokens or the context is used up
   cancelled,  // by cancel()
-  no_memory,  // no KV block is left and nothing else can give one back
+  no_memory,  // needs more KV blocks than there are
+  failed,     // no token could be drawn; failure() says why
 };
 
-// Keys and values of tokens computed before, kept for sequences that begin with
-// the same tokens under the same adapter scales. Gives its blocks back when
-// destroyed; the engine must outlive it.
-class CachedPrefix {
- public:
-  CachedPrefix(
-      BlockManager& manager,
-      std::vector<int32_t> tokens,
-      std::span<const int32_t> blocks,
-      int64_t num_prompt);
-  ~CachedPrefix();
-  CachedPrefix(const CachedPrefix&) = delete;
-  CachedPrefix& operator=(const CachedPrefix&) = delete;
-
-  const std::vector<int32_t>& tokens() const {
-    return tokens_;
-  }
-  const std::vector<int32_t>& blocks() const {
-    return blocks_;
-  }
-  // The first tokens, computed as prompt rows; the rest were generated.
-  int64_t num_prompt() const {
-    return num_prompt_;
-  }
-
- private:
-  BlockManager& manager_;
-  std::vector<int32_t> tokens_;
-  std::vector<int32_t> blocks_;
-  int64_t num_prompt_;
+enum class SequenceState : uint8_t {
+  waiting,  // for a place or for memory
+  running,
+  preempted,  // its blocks are in host memory, so that others can go on
+  ended,
 };
 
 struct SequenceOptions {
@@ -61,15 +39,20 @@ struct SequenceOptions {
   std::vector<int32_t> eos;     // tokens that end the sequence
   SamplingParams sampling;
   std::vector<float> adapter_scales;  // run-time scale by adapter id
-  // Computed under the same scales; its common part with the prompt is shared.
-  std::shared_ptr<const CachedPrefix> prefix;
+  // What beside the tokens decides keys and values: the digest of the adapters
+  // in force. Sequences share blocks under equal keys only.
+  std::string cache_key;
+  bool use_cache = true;
   // Called with the logits [vocab] at each position, before sampling changes
   // them: all prompt positions when `all_prompt_logits`, else the last, and
   // every generated one.
   std::function<void(int64_t position, std::span<const float> logits)>
       on_logits;
-  bool all_prompt_logits = false;  // leaves `prefix` unused
+  bool all_prompt_logits = false;  // computes the whole prompt
 };
+
+// Which sequence gives way when the KV cache is full; never the oldest.
+enum class PreemptionPolicy : uint8_t { youngest_first, longest_first };
 
 struct EngineOptions {
   int prefill_chunk = 512;    // prompt rows a step at most
@@ -79,12 +62,30 @@ struct EngineOptions {
   // Share blocks of generated positions with later prompts. Their bits are
   // those of the decode arithmetic, not of the prefill's.
   bool reuse_generated = true;
+  PrefixCacheOptions prefix_cache;  // off unless it is given bytes
+  PreemptionPolicy preemption = PreemptionPolicy::longest_first;
+  // Share of the blocks that a newcomer leaves free for running answers.
+  double admission_watermark = 0.01;
+  // What a step may take while answers are running, in seconds: prompts are
+  // read in smaller chunks then. 0: no limit.
+  double step_seconds = 0;
 };
 
 struct Event {
   int64_t sequence = 0;
-  int32_t token = -1;  // -1: none was drawn (no_memory, max_tokens 0)
+  int32_t token = -1;  // -1: none was drawn
   FinishReason finish = FinishReason::none;
+};
+
+struct EngineStats {
+  int64_t steps = 0, prompt_rows = 0, generated_rows = 0;
+  int64_t preemptions = 0;
+  double seconds = 0;  // in steps
+};
+
+struct SequenceInfo {
+  SequenceState state = SequenceState::waiting;
+  int64_t num_prompt = 0, computed = 0, cached = 0, generated = 0;
 };
 
 class Engine {
@@ -104,43 +105,76 @@ class Engine {
   // Ends a sequence now; no event follows.
   void cancel(int64_t id);
   // Forgets an ended sequence and gives its blocks back; cancels a running one.
+  // What it computed stays in the prefix cache.
   void release(int64_t id);
-  // What the sequence has computed so far, shared with it.
-  std::shared_ptr<const CachedPrefix> save_prefix(int64_t id);
 
   std::span<const int32_t> generated(int64_t id) const;
-  int64_t num_cached(int64_t id) const;  // prompt tokens taken from the prefix
+  int64_t num_cached(int64_t id) const;  // prompt tokens taken from the cache
+  SequenceInfo info(int64_t id) const;
+  std::exception_ptr failure(int64_t id) const;
   int num_running() const;
+  int num_waiting() const;  // preempted ones too
   const BlockManager& blocks() const {
     return blocks_;
   }
+  PrefixCache& prefix_cache() {
+    return prefix_cache_;
+  }
+  const EngineStats& stats() const {
+    return stats_;
+  }
   int64_t vocab_size() const {
     return vocab_size_;
+  }
+  // The forward passes to come use this model, which must have the same cache.
+  void set_model(Model& model) {
+    model_ = &model;
   }
 
  private:
   struct Sequence;
   Sequence& at(int64_t id) const;
+
+  // Admission, in order of arrival.
   void admit();
-  void share_prefix(Sequence& sequence);
-  // Makes positions [computed, computed + rows) writable; false when blocks
-  // ran out.
+  bool start(Sequence& sequence, bool alone);
+  bool resume(Sequence& sequence, bool alone);
+  bool waits_for_leader(Sequence& sequence) const;
+  bool has_room(int64_t blocks, bool alone);
+
+  // Memory. Makes positions [computed, computed + rows) writable; false when
+  // blocks ran out.
   bool ensure_blocks(Sequence& sequence, int64_t rows);
-  void schedule(Sequence& sequence, int64_t rows);
+  // The same, where younger sequences give way, or the sequence itself. False
+  // when it has no part in this step.
+  bool make_room(Sequence& sequence, int64_t rows);
+  Sequence* victim(const Sequence& sequence) const;
+  void preempt(Sequence& sequence);
+  void drop_blocks(Sequence& sequence);
+  void drop_unseen_blocks(Sequence& sequence);
+  // Hands what was computed to the prefix cache: whole blocks, or all.
+  void remember(Sequence& sequence, bool all);
+
+  // The step.
   void build_step();
+  void plan_rows();
+  void schedule(Sequence& sequence, int64_t rows);
   void handle_logits();
   void draw(Sequence& sequence, std::span<float> logits);
   void finish(Sequence& sequence, FinishReason reason, int32_t token);
-  void drop_blocks(Sequence& sequence);
 
-  Model& model_;
+  Model* model_;
   Backend& backend_;
   EngineOptions options_;
   int64_t vocab_size_;
+  ContextTraits traits_;
   std::unique_ptr<KvCache> cache_;
   BlockManager blocks_;
+  PrefixCache prefix_cache_;
+  EngineStats stats_;
+  double prompt_row_seconds_ = 0;  // a prompt row's recent cost
   int64_t next_id_ = 0;
-  std::vector<std::unique_ptr<Sequence>> sequences_;  // in order of admission
+  std::vector<std::unique_ptr<Sequence>> sequences_;  // in order of arrival
 
   // Working space of a step, kept so that a token allocates nothing.
   struct Scheduled {
@@ -150,7 +184,7 @@ class Engine {
   };
   Step step_;
   std::vector<Scheduled> scheduled_;
-  std::vector<Sequence*> decoding_;
+  std::vector<Sequence*> reading_;
   std::vector<float> logits_;
   std::vector<Event> events_;
 };

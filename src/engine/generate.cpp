@@ -66,6 +66,9 @@ GenerateResult generate(
       finish = FinishReason::cancelled;
     }
   }
+  if (finish == FinishReason::failed) {
+    std::rethrow_exception(engine.failure(running.id));
+  }
   if (finish == FinishReason::no_memory) {
     throw Error(
         "no memory is left for the KV cache",
@@ -80,9 +83,6 @@ GenerateResult generate(
   result.cached_tokens = engine.num_cached(running.id);
   result.prompt_seconds = seconds_between(begin, first);
   result.decode_seconds = seconds_between(first, end);
-  if (request.keep_prefix) {
-    result.prefix = engine.save_prefix(running.id);
-  }
   return result;
 }
 

@@ -21,7 +21,6 @@ struct GenerateRequest {
   // Called with each piece of text; the pieces join to the whole answer.
   std::function<void(std::string_view piece)> on_text;
   const std::atomic<bool>* cancel = nullptr;  // checked before each step
-  bool keep_prefix = false;  // return what was computed, for the next prompt
 };
 
 enum class StopKind : uint8_t { eos, length, stop_string, cancelled };
@@ -30,11 +29,10 @@ struct GenerateResult {
   StopKind stop = StopKind::eos;
   std::string text;
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;     // of the prompt, taken from the prefix
+  int64_t cached_tokens = 0;     // of the prompt, taken from the cache
   int64_t generated_tokens = 0;  // an end token included
   double prompt_seconds = 0;     // until the first token was drawn
   double decode_seconds = 0;     // from there on
-  std::shared_ptr<const CachedPrefix> prefix;
 };
 
 // Throws Error when memory for the KV cache ran out.

@@ -4,6 +4,7 @@
 #include "models/parts.h"
 #include "ops/ops.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace mlxcel {
@@ -22,6 +23,22 @@ struct Half {
   }
 };
 
+// How far back the layers look; 0 when one sees everything. Parts of other
+// kinds that keep keys and values are taken to see everything.
+int64_t longest_window(const DecoderSpec& spec) {
+  int64_t longest = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    if (cache_of(block).num_kv_heads == 0) {
+      continue;
+    }
+    if (block.mixer || block.attention.window == 0) {
+      return 0;
+    }
+    longest = std::max(longest, block.attention.window);
+  }
+  return longest;
+}
+
 class Decoder : public Model {
  public:
   Decoder(const PartBuilder& builder, Backend& backend, DType cache_dtype)
@@ -33,6 +50,8 @@ class Decoder : public Model {
     }
     final_norm_ = builder.norm("final_norm", spec_.final_norm);
     head_ = builder.head(spec_.head);
+    traits_.window = longest_window(spec_);
+    traits_.rope_switch_length = builder.rope_switch_length();
   }
 
   int64_t vocab_size() const override {
@@ -41,6 +60,10 @@ class Decoder : public Model {
 
   KvCacheSpec kv_cache_spec() const override {
     return cache_spec_;
+  }
+
+  ContextTraits context_traits() const override {
+    return traits_;
   }
 
   Tensor forward(const Step& step, KvCache& cache) override {
@@ -108,6 +131,7 @@ class Decoder : public Model {
   Backend& backend_;
   DecoderSpec spec_;
   KvCacheSpec cache_spec_;
+  ContextTraits traits_;
   std::unique_ptr<Embedding> embedding_;
   std::vector<Half> halves_;  // of all blocks, in order
   std::unique_ptr<Norm> final_norm_;

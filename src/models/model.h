@@ -5,9 +5,20 @@
 
 namespace mlxcel {
 
+// What a model's keys and values depend on beside the tokens before them, and
+// how long they are looked at.
+struct ContextTraits {
+  int64_t window = 0;  // no layer looks back further; 0: some see everything
+  // A prompt longer than this is computed with other rotations; 0: never.
+  int64_t rope_switch_length = 0;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
+  virtual ContextTraits context_traits() const {
+    return {};
+  }
   virtual int64_t vocab_size() const = 0;
   virtual KvCacheSpec kv_cache_spec() const = 0;
   // Runs the step's rows and returns logits of step.output_rows. The cache's

@@ -156,6 +156,17 @@ std::shared_ptr<const Rope> PartBuilder::rope(const RopeTable* table) const {
   return rope;
 }
 
+int64_t PartBuilder::rope_switch_length() const {
+  int64_t least = 0;
+  for (const auto& [table, rope] : ropes_) {
+    if (table && table->switch_length > 0) {
+      least = least == 0 ? table->switch_length
+                         : std::min(least, table->switch_length);
+    }
+  }
+  return least;
+}
+
 WeightTensor PartBuilder::tensor(
     std::string_view role, const std::vector<Shape>& shapes) const {
   StemRows rows = require(role);

@@ -32,6 +32,9 @@ class PartBuilder {
   // Layers that share a table share what the backend makes of it; null for
   // null.
   std::shared_ptr<const Rope> rope(const RopeTable* table) const;
+  // Of the tables asked for so far: the least length beyond which one of them
+  // turns by other frequencies; 0: none.
+  int64_t rope_switch_length() const;
   // A float tensor of any of the shapes, `<stem>.weight` or the stem itself.
   // Throws CheckpointError that states the first shape.
   WeightTensor tensor(

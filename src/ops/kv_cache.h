@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -39,6 +40,15 @@ class KvCache {
   virtual void reserve(int num_blocks) = 0;
   virtual int num_blocks() const = 0;
   virtual void copy_block(int from, int to) = 0;
+
+  // A block's content in host memory, for sequences that give way to others.
+  // What save_block writes is what load_block takes, of one cache only. Throws
+  // Error where a cache has no such way.
+  virtual size_t block_bytes() const {
+    return size_t(spec_.bytes_per_block());
+  }
+  virtual void save_block(int block, std::byte* out);
+  virtual void load_block(int block, const std::byte* in);
 
  private:
   KvCacheSpec spec_;

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -156,15 +157,21 @@ TEST_F(EngineTest, ReportsLogitsAtEveryAskedPosition) {
   EXPECT_EQ(next, 72);
 }
 
+// What a server asks for: a cache of `blocks` blocks.
+EngineOptions caching(int64_t blocks = 1000) {
+  EngineOptions options;
+  options.prefix_cache = {
+      .bytes = blocks * kKvBlockSize * int64_t(sizeof(int32_t)),
+      .min_positions = 1};
+  return options;
+}
+
 TEST_F(EngineTest, SharesAPrefixAndCopiesOnWrite) {
-  Engine engine(model, backend);
+  Engine engine(model, backend, caching());
   std::vector<int32_t> prompt = some_tokens(100);
   int64_t first = engine.add({.prompt = prompt, .max_tokens = 10});
   run(engine);
   std::vector<int32_t> first_answer = answer(engine, first);
-  auto prefix = engine.save_prefix(first);
-  EXPECT_EQ(prefix->tokens().size(), 109u);  // the last token was not fed
-  EXPECT_EQ(prefix->num_prompt(), 100);
   engine.release(first);
   EXPECT_EQ(engine.blocks().used(), 2);
 
@@ -178,8 +185,7 @@ TEST_F(EngineTest, SharesAPrefixAndCopiesOnWrite) {
     longer.push_back(50 + i);
     longer.push_back(60);
     prompts.push_back(longer);
-    ids.push_back(
-        engine.add({.prompt = longer, .max_tokens = 30, .prefix = prefix}));
+    ids.push_back(engine.add({.prompt = longer, .max_tokens = 30}));
   }
   model.prompt_rows = 0;
   run(engine);
@@ -191,38 +197,217 @@ TEST_F(EngineTest, SharesAPrefixAndCopiesOnWrite) {
         expected_answer(prompts[size_t(i)], 30));
     engine.release(ids[size_t(i)]);
   }
-  prefix.reset();
+  engine.prefix_cache().clear();
   EXPECT_EQ(engine.blocks().used(), 0);
 }
 
 TEST_F(EngineTest, ComputesTheLastPromptTokenEvenWhenAllIsCached) {
-  Engine engine(model, backend);
+  Engine engine(model, backend, caching());
   std::vector<int32_t> prompt = some_tokens(64);
   int64_t first = engine.add({.prompt = prompt, .max_tokens = 1});
   run(engine);
-  auto prefix = engine.save_prefix(first);
-  int64_t second =
-      engine.add({.prompt = prompt, .max_tokens = 5, .prefix = prefix});
+  engine.release(first);
+  int64_t second = engine.add({.prompt = prompt, .max_tokens = 5});
   run(engine);
   EXPECT_EQ(engine.num_cached(second), 63);
   EXPECT_EQ(answer(engine, second), expected_answer(prompt, 5));
 }
 
 TEST_F(EngineTest, LeavesGeneratedPositionsOutWhenToldSo) {
-  Engine engine(model, backend, {.reuse_generated = false});
+  EngineOptions options = caching();
+  options.reuse_generated = false;
+  Engine engine(model, backend, options);
   std::vector<int32_t> prompt = some_tokens(20);
-  int64_t first = engine.add({.prompt = prompt, .max_tokens = 8});
+  int64_t first = engine.add({.prompt = prompt, .max_tokens = 80});
   run(engine);
   std::vector<int32_t> longer = prompt;
   for (int32_t token : answer(engine, first)) {
     longer.push_back(token);
   }
+  engine.release(first);
   longer.push_back(1);
-  int64_t second = engine.add(
-      {.prompt = longer, .max_tokens = 5, .prefix = engine.save_prefix(first)});
+  int64_t second = engine.add({.prompt = longer, .max_tokens = 5});
   run(engine);
   EXPECT_EQ(engine.num_cached(second), 20);
   EXPECT_EQ(answer(engine, second), expected_answer(longer, 5));
+}
+
+TEST_F(EngineTest, KeepsWhatOtherAdaptersComputedApart) {
+  Engine engine(model, backend, caching());
+  std::vector<int32_t> prompt = some_tokens(100);
+  for (const char* key : {"", "a", "", "a", "b"}) {
+    int64_t id =
+        engine.add({.prompt = prompt, .max_tokens = 2, .cache_key = key});
+    run(engine);
+    static std::map<std::string, int> seen;
+    EXPECT_EQ(engine.num_cached(id), seen[key]++ > 0 ? 99 : 0) << key;
+    engine.release(id);
+  }
+  int64_t fresh =
+      engine.add({.prompt = prompt, .max_tokens = 2, .use_cache = false});
+  run(engine);
+  EXPECT_EQ(engine.num_cached(fresh), 0);
+}
+
+TEST_F(EngineTest, ComputesACommonBeginningOfWaitingPromptsOnce) {
+  EngineOptions options = caching();
+  options.prefill_chunk = 100;
+  Engine engine(model, backend, options);
+  std::vector<int64_t> ids;
+  std::vector<std::vector<int32_t>> prompts;
+  for (int i = 0; i < 5; ++i) {
+    prompts.push_back(some_tokens(640));
+    prompts.back().push_back(i);
+    ids.push_back(engine.add({.prompt = prompts.back(), .max_tokens = 3}));
+  }
+  // One that begins otherwise overtakes those that wait.
+  std::vector<int32_t> other = some_tokens(10, 5);
+  int64_t quick = engine.add({.prompt = other, .max_tokens = 1});
+  engine.step();
+  EXPECT_EQ(answer(engine, quick), expected_answer(other, 1));
+  model.prompt_rows = 0;
+  run(engine);
+  EXPECT_LE(model.prompt_rows, 641 + 4 * 1);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(answer(engine, ids[i]), expected_answer(prompts[i], 3));
+  }
+}
+
+TEST_F(EngineTest, DropsBlocksOutOfEveryWindow) {
+  model.traits.window = 100;
+  Engine engine(model, backend, caching());
+  auto windowed = [](std::vector<int32_t> tokens, int count) {
+    std::vector<int32_t> answer;
+    for (int i = 0; i < count; ++i) {
+      std::vector<int32_t> seen(
+          tokens.end() - std::min<ptrdiff_t>(100, ptrdiff_t(tokens.size())),
+          tokens.end());
+      std::vector<float> logits = fake_logits(seen);
+      answer.push_back(argmax(logits));
+      tokens.push_back(answer.back());
+    }
+    return answer;
+  };
+  std::vector<int32_t> prompt = some_tokens(700);
+  int64_t first = engine.add({.prompt = prompt, .max_tokens = 300});
+  run(engine);
+  EXPECT_EQ(answer(engine, first), windowed(prompt, 300));
+  engine.prefix_cache().clear();
+  EXPECT_LE(engine.blocks().used(), 3);  // of sixteen
+  engine.release(first);
+
+  int64_t second = engine.add({.prompt = prompt, .max_tokens = 70});
+  run(engine);
+  EXPECT_EQ(answer(engine, second), windowed(prompt, 70));
+  engine.release(second);
+  std::vector<int32_t> longer = prompt;
+  longer.push_back(3);
+  int64_t third = engine.add({.prompt = longer, .max_tokens = 70});
+  run(engine);
+  EXPECT_EQ(engine.num_cached(third), 700);
+  EXPECT_EQ(answer(engine, third), windowed(longer, 70));
+  engine.release(third);
+  engine.prefix_cache().clear();
+  EXPECT_EQ(engine.blocks().used(), 0);
+}
+
+TEST_F(EngineTest, SharesNothingAcrossTheSwitchOfRotations) {
+  model.traits.rope_switch_length = 130;
+  Engine engine(model, backend, caching());
+  std::vector<int32_t> prompt = some_tokens(300);
+  std::vector<int32_t> head(prompt.begin(), prompt.begin() + 128);
+  int64_t first = engine.add({.prompt = head, .max_tokens = 90});
+  run(engine);
+  std::vector<int32_t> grown = head;
+  for (int32_t token : answer(engine, first)) {
+    grown.push_back(token);
+  }
+  engine.release(first);
+  // The same beginning in a prompt beyond the switch is computed anew.
+  int64_t second = engine.add({.prompt = grown, .max_tokens = 1});
+  run(engine);
+  EXPECT_EQ(engine.num_cached(second), 0);
+  engine.release(second);
+  grown.resize(130);
+  grown.back() += 1;
+  int64_t third = engine.add({.prompt = grown, .max_tokens = 1});
+  run(engine);
+  EXPECT_EQ(engine.num_cached(third), 129);
+}
+
+TEST_F(EngineTest, PreemptedAnswersLoseNothing) {
+  for (PreemptionPolicy policy :
+       {PreemptionPolicy::youngest_first, PreemptionPolicy::longest_first}) {
+    for (bool cached : {false, true}) {
+      EngineOptions options = cached ? caching(4) : EngineOptions();
+      options.max_blocks = 8;
+      options.prefill_chunk = 50;
+      options.preemption = policy;
+      Engine engine(model, backend, options);
+      std::map<int64_t, std::vector<int32_t>> expected;
+      SamplingParams sampling{.temperature = 0.9f};
+      for (int i = 0; i < 6; ++i) {
+        std::vector<int32_t> prompt = some_tokens(60 + 20 * i, i);
+        sampling.seed = uint64_t(i);
+        int64_t id = engine.add(
+            {.prompt = prompt, .max_tokens = 200, .sampling = sampling});
+        expected[id] = expected_answer(prompt, 200, sampling);
+      }
+      model.prompt_rows = 0;
+      size_t answered = 0;
+      while (!engine.idle()) {
+        for (const Event& event : engine.step()) {
+          if (event.finish != FinishReason::none) {
+            EXPECT_EQ(event.finish, FinishReason::length);
+            EXPECT_EQ(answer(engine, event.sequence), expected[event.sequence]);
+            engine.release(event.sequence);
+            ++answered;
+          }
+        }
+      }
+      EXPECT_EQ(answered, 6u);
+      EXPECT_GT(engine.stats().preemptions, 0);
+      EXPECT_EQ(model.prompt_rows, 6 * 60 + 20 * 15);  // each row once
+      engine.prefix_cache().clear();
+      EXPECT_EQ(engine.blocks().used(), 0);
+    }
+  }
+}
+
+TEST_F(EngineTest, NeitherLongNorShortPromptsStarve) {
+  Engine engine(model, backend, {.prefill_chunk = 64});
+  int64_t running = engine.add({.prompt = some_tokens(4), .max_tokens = 50});
+  engine.step();
+  int64_t large = engine.add({.prompt = some_tokens(640), .max_tokens = 1});
+  engine.step();
+  EXPECT_EQ(engine.info(large).computed, 64);
+  int64_t small = engine.add({.prompt = some_tokens(20, 3), .max_tokens = 1});
+  engine.step();
+  // The newcomer is done at once, and the old prompt got the rest.
+  EXPECT_EQ(engine.info(small).state, SequenceState::ended);
+  EXPECT_EQ(engine.info(large).computed, 64 + 44);
+  EXPECT_EQ(engine.info(running).generated, 3);
+  // Whatever comes, half of a step is the oldest prompt's.
+  for (int i = 0; i < 8; ++i) {
+    engine.add({.prompt = some_tokens(32, 7 + i), .max_tokens = 1});
+  }
+  engine.step();
+  EXPECT_EQ(engine.info(large).computed, 64 + 44 + 32);
+}
+
+TEST_F(EngineTest, OneSequencesBadLogitsEndItAlone) {
+  Engine engine(model, backend);
+  SamplingParams banned;
+  for (int i = 0; i < kFakeVocab; ++i) {
+    banned.logit_bias.emplace_back(i, -INFINITY);
+  }
+  std::vector<int32_t> prompt = some_tokens(5);
+  int64_t bad = engine.add({.prompt = prompt, .sampling = banned});
+  int64_t good = engine.add({.prompt = prompt, .max_tokens = 3});
+  auto ends = run(engine);
+  EXPECT_EQ(ends[bad], FinishReason::failed);
+  EXPECT_THROW(std::rethrow_exception(engine.failure(bad)), Error);
+  EXPECT_EQ(answer(engine, good), expected_answer(prompt, 3));
 }
 
 TEST_F(EngineTest, CancelStopsASequenceAndKeepsTheOthers) {

@@ -5,7 +5,9 @@
 #include "core/error.h"
 #include "models/model.h"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -28,6 +30,15 @@ class FakeCache : public KvCache {
   }
   void copy_block(int from, int to) override {
     blocks[size_t(to)] = blocks[size_t(from)];
+  }
+  size_t block_bytes() const override {
+    return sizeof(blocks[0]);
+  }
+  void save_block(int block, std::byte* out) override {
+    std::memcpy(out, &blocks[size_t(block)], block_bytes());
+  }
+  void load_block(int block, const std::byte* in) override {
+    std::memcpy(&blocks[size_t(block)], in, block_bytes());
   }
   std::vector<std::array<int32_t, kKvBlockSize>> blocks;
 };
@@ -145,12 +156,20 @@ class FakeModel : public Model {
           int32_t block = segment.blocks[size_t(at / kKvBlockSize)];
           return blocks.at(size_t(block))[size_t(at % kKvBlockSize)];
         };
-        cell(position) = step.tokens[size_t(segment.first_row + row)];
+        // A token's keys depend on what turns them.
+        bool turned = traits.rope_switch_length > 0 &&
+                      segment.rope_length > traits.rope_switch_length;
+        cell(position) =
+            step.tokens[size_t(segment.first_row + row)] + (turned ? 1000 : 0);
         if (next_output < step.output_rows.size() &&
             step.output_rows[next_output] == segment.first_row + row) {
           ++next_output;
           std::vector<int32_t> seen;
-          for (int64_t at = 0; at <= position; ++at) {
+          int64_t begin =
+              traits.window > 0
+                  ? std::max<int64_t>(0, position - traits.window + 1)
+                  : 0;
+          for (int64_t at = begin; at <= position; ++at) {
             seen.push_back(cell(at));
           }
           std::vector<float> logits = fake_logits(seen, scale_sum);
@@ -162,6 +181,11 @@ class FakeModel : public Model {
     return {DType::f32, int64_t(step.output_rows.size()), kFakeVocab, storage};
   }
 
+  ContextTraits context_traits() const override {
+    return traits;
+  }
+
+  ContextTraits traits;
   Step last_step;
   int64_t prompt_rows = 0;  // over all steps
 

@@ -84,16 +84,31 @@ void CpuKvCache::reserve(int num_blocks) {
   }
 }
 
-void CpuKvCache::copy_block(int from, int to) {
-  if (from < 0 || to < 0 || from >= num_blocks() || to >= num_blocks()) {
+void CpuKvCache::check_block(const char* what, int block) const {
+  if (block < 0 || block >= num_blocks()) {
     throw ShapeError(
-        "cannot copy a cache block that does not exist",
-        cat("block ", from, " to ", to, " of ", num_blocks()),
+        cat("cannot ", what, " a cache block that does not exist"),
+        cat("block ", block, " of ", num_blocks()),
         "reserve the blocks first");
   }
+}
+
+void CpuKvCache::copy_block(int from, int to) {
+  check_block("copy", from);
+  check_block("copy to", to);
   if (from != to) {
     std::memcpy(block(to), block(from), block_bytes_);
   }
+}
+
+void CpuKvCache::save_block(int block, std::byte* out) {
+  check_block("save", block);
+  std::memcpy(out, this->block(block), block_bytes_);
+}
+
+void CpuKvCache::load_block(int block, const std::byte* in) {
+  check_block("load", block);
+  std::memcpy(this->block(block), in, block_bytes_);
 }
 
 std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec& spec) {

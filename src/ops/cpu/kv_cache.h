@@ -37,6 +37,11 @@ class CpuKvCache : public KvCache {
     return int(blocks_.size());
   }
   void copy_block(int from, int to) override;
+  size_t block_bytes() const override {
+    return block_bytes_;
+  }
+  void save_block(int block, std::byte* out) override;
+  void load_block(int block, const std::byte* in) override;
 
   std::byte* block(int32_t id) const {
     return blocks_[size_t(id)];
@@ -46,6 +51,8 @@ class CpuKvCache : public KvCache {
   }
 
  private:
+  void check_block(const char* what, int block) const;
+
   struct Slab {
     std::byte* data;
     size_t bytes;

@@ -3,6 +3,7 @@
 #include "core/error.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace mlxcel::graph {
 
@@ -70,6 +71,42 @@ void GraphKvCache::copy_block(int from, int to) {
   for (Layer& layer : layers_) {
     copy(layer.k);
     copy(layer.v);
+  }
+}
+
+// A block's keys and values, layer by layer, in the cache's own type.
+void GraphKvCache::save_block(int block, std::byte* out) {
+  context_->enter();
+  for (const Layer& layer : layers_) {
+    for (const mx::array* array : {&layer.k, &layer.v}) {
+      mx::array part = mx::contiguous(mx::slice(
+          *array,
+          mx::Shape{block * kKvBlockSize, 0, 0},
+          mx::Shape{
+              (block + 1) * kKvBlockSize, array->shape(1), array->shape(2)}));
+      part.eval();
+      std::memcpy(out, part.data<char>(), part.nbytes());
+      out += part.nbytes();
+    }
+  }
+}
+
+void GraphKvCache::load_block(int block, const std::byte* in) {
+  context_->enter();
+  for (Layer& layer : layers_) {
+    for (mx::array* array : {&layer.k, &layer.v}) {
+      int heads = array->shape(1), dim = array->shape(2);
+      mx::array part =
+          mx::contiguous(mx::zeros({kKvBlockSize, heads, dim}, dtype_));
+      part.eval();
+      std::memcpy(part.data<char>(), in, part.nbytes());
+      in += part.nbytes();
+      *array = mx::slice_update(
+          *array,
+          part,
+          mx::Shape{block * kKvBlockSize, 0, 0},
+          mx::Shape{(block + 1) * kKvBlockSize, heads, dim});
+    }
   }
 }
 

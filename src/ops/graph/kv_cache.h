@@ -17,6 +17,11 @@ class GraphKvCache : public KvCache {
     return num_blocks_;
   }
   void copy_block(int from, int to) override;
+  size_t block_bytes() const override {
+    return size_t(spec().bytes_per_block());
+  }
+  void save_block(int block, std::byte* out) override;
+  void load_block(int block, const std::byte* in) override;
 
   // Puts rows k, v [rows, kv_heads, dim] at their slots (i32 [rows]).
   void write(

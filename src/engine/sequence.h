@@ -1,0 +1,63 @@
+// What the engine knows of a sequence while it lasts.
+#pragma once
+
+#include "engine/engine.h"
+
+#include <exception>
+
+namespace mlxcel {
+
+struct Engine::Sequence {
+  int64_t id;
+  SequenceOptions options;
+  Sampler sampler;
+  std::vector<int32_t> tokens;  // prompt, then what was generated
+  int64_t num_prompt;
+  int64_t computed = 0;  // positions whose keys and values are in the cache
+  int64_t cached = 0;    // of these, taken from the prefix cache
+  SequenceState state = SequenceState::waiting;
+  FinishReason finish = FinishReason::none;
+  std::exception_ptr failure;
+
+  // One a block of positions; the first `dropped` are out of every layer's
+  // window and no longer owned.
+  std::vector<int32_t> blocks;
+  int64_t dropped = 0;
+  // While preempted: the content of the owned blocks, which are given back.
+  bool swapped_out = false;
+  std::vector<std::byte> swapped;
+
+  int64_t rows = 0;  // of the step that is being built
+
+  std::string cache_key;
+  int64_t inserted = 0;  // positions handed to the prefix cache so far
+  // The sequence whose prompt begins like this one's, and for how long: a
+  // waiting sequence lets it go first.
+  int64_t leader = -1;
+  int64_t shared_with_leader = 0;
+
+  Sequence(int64_t sequence_id, SequenceOptions given)
+      : id(sequence_id),
+        options(std::move(given)),
+        sampler(options.sampling),
+        tokens(std::move(options.prompt)),
+        num_prompt(int64_t(tokens.size())) {}
+
+  int64_t num_generated() const {
+    return int64_t(tokens.size()) - num_prompt;
+  }
+  bool running() const {
+    return state == SequenceState::running;
+  }
+  bool in_prompt() const {
+    return computed < num_prompt;
+  }
+  bool caches() const {
+    return options.use_cache && !options.all_prompt_logits;
+  }
+  int64_t owned_blocks() const {
+    return int64_t(blocks.size()) - dropped;
+  }
+};
+
+}  // namespace mlxcel

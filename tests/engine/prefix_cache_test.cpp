@@ -1,0 +1,154 @@
+#include "engine/prefix_cache.h"
+
+#include "engine/fake_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace mlxcel {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FakeCache;
+
+constexpr int64_t kBytes = kKvBlockSize * sizeof(int32_t);
+
+struct PrefixCacheTest : ::testing::Test {
+  FakeCache cache;
+  BlockManager manager{cache, 20};
+
+  // Blocks for this many positions, and their owner's reference given up.
+  void insert(
+      PrefixCache& prefixes,
+      const std::vector<int32_t>& tokens,
+      std::string_view key = "") {
+    std::vector<int32_t> blocks;
+    for (int64_t i = 0; i < blocks_for(int64_t(tokens.size())); ++i) {
+      blocks.push_back(*manager.allocate());
+    }
+    prefixes.insert(key, tokens, blocks);
+    for (int32_t block : blocks) {
+      manager.release(block);
+    }
+  }
+  int64_t found(
+      PrefixCache& prefixes,
+      const std::vector<int32_t>& tokens,
+      std::string_view key = "") {
+    PrefixCache::Match match = prefixes.find(key, tokens);
+    EXPECT_EQ(int64_t(match.blocks.size()), blocks_for(match.positions));
+    for (int32_t block : match.blocks) {
+      manager.release(block);
+    }
+    return match.positions;
+  }
+};
+
+std::vector<int32_t> counting(int count, int first = 0) {
+  std::vector<int32_t> tokens(size_t(count), 0);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+TEST_F(PrefixCacheTest, FindsTheLongestCommonBeginning) {
+  PrefixCache prefixes(manager, {.bytes = 20 * kBytes, .min_positions = 1}, 0);
+  insert(prefixes, counting(200));
+  std::vector<int32_t> branch = counting(150);
+  branch[140] = 7;
+  insert(prefixes, branch);
+  EXPECT_EQ(prefixes.num_blocks(), 4 + 1);  // they part in the third block
+  EXPECT_EQ(prefixes.num_entries(), 2);
+  EXPECT_EQ(found(prefixes, counting(300)), 200);
+  EXPECT_EQ(found(prefixes, counting(120)), 120);
+  EXPECT_EQ(found(prefixes, branch), 150);
+  branch[145] = 9;
+  EXPECT_EQ(found(prefixes, branch), 145);
+  EXPECT_EQ(found(prefixes, counting(50, 1)), 0);
+  EXPECT_EQ(found(prefixes, counting(200), "other"), 0);
+}
+
+TEST_F(PrefixCacheTest, ALongerEndTakesThePlaceOfAShorterOne) {
+  PrefixCache prefixes(manager, {.bytes = 20 * kBytes, .min_positions = 1}, 0);
+  insert(prefixes, counting(70));
+  insert(prefixes, counting(100));
+  insert(prefixes, counting(80));
+  EXPECT_EQ(prefixes.num_blocks(), 2);
+  EXPECT_EQ(prefixes.num_entries(), 1);
+  EXPECT_EQ(found(prefixes, counting(128)), 100);
+  EXPECT_EQ(manager.used(), 2);
+}
+
+TEST_F(PrefixCacheTest, TheLeastRecentlyUsedEndGoesFirst) {
+  PrefixCache prefixes(manager, {.bytes = 4 * kBytes, .min_positions = 1}, 0);
+  insert(prefixes, counting(128));
+  insert(prefixes, counting(128, 1000));
+  EXPECT_EQ(found(prefixes, counting(128)), 128);  // used again
+  insert(prefixes, counting(64, 2000));
+  EXPECT_EQ(found(prefixes, counting(128)), 128);
+  EXPECT_EQ(found(prefixes, counting(128, 1000)), 64);
+  EXPECT_EQ(prefixes.num_blocks(), 4);
+}
+
+TEST_F(PrefixCacheTest, ReclaimLeavesWhatIsInUse) {
+  PrefixCache prefixes(manager, {.bytes = 20 * kBytes, .min_positions = 1}, 0);
+  insert(prefixes, counting(128));
+  insert(prefixes, counting(64, 1000));
+  PrefixCache::Match match = prefixes.find("", counting(64));
+  EXPECT_TRUE(prefixes.reclaim());  // the second block
+  EXPECT_TRUE(prefixes.reclaim());  // the other entry
+  EXPECT_FALSE(prefixes.reclaim());
+  EXPECT_EQ(found(prefixes, counting(128)), 64);
+  manager.release(match.blocks[0]);
+  EXPECT_TRUE(prefixes.reclaim());
+  EXPECT_EQ(manager.used(), 0);
+  EXPECT_EQ(prefixes.num_entries(), 0);
+}
+
+TEST_F(PrefixCacheTest, HoldsNoMoreEntriesThanAllowed) {
+  PrefixCache prefixes(
+      manager, {.bytes = 20 * kBytes, .max_entries = 2, .min_positions = 1}, 0);
+  for (int i = 0; i < 4; ++i) {
+    insert(prefixes, counting(64, 1000 * i));
+  }
+  EXPECT_EQ(prefixes.num_entries(), 2);
+  EXPECT_EQ(found(prefixes, counting(64, 1000)), 0);
+  EXPECT_EQ(found(prefixes, counting(64, 3000)), 64);
+}
+
+TEST_F(PrefixCacheTest, ForgetsWhatIsOlderThanItsLifetime) {
+  PrefixCache prefixes(
+      manager,
+      {.bytes = 20 * kBytes,
+       .min_positions = 1,
+       .lifetime = std::chrono::seconds(-1)},
+      0);
+  insert(prefixes, counting(64));
+  EXPECT_EQ(found(prefixes, counting(64)), 0);
+  EXPECT_EQ(manager.used(), 0);
+}
+
+TEST_F(PrefixCacheTest, ShortMatchesAreLeftAlone) {
+  PrefixCache prefixes(manager, {.bytes = 20 * kBytes, .min_positions = 32}, 0);
+  insert(prefixes, counting(64));
+  EXPECT_EQ(found(prefixes, counting(31)), 0);
+  EXPECT_EQ(found(prefixes, counting(32)), 32);
+}
+
+TEST_F(PrefixCacheTest, AWindowNeedsItsOwnBlocksOnly) {
+  PrefixCache prefixes(manager, {.bytes = 20 * kBytes, .min_positions = 1}, 60);
+  std::vector<int32_t> blocks = {
+      kNoBlock, kNoBlock, *manager.allocate(), *manager.allocate()};
+  prefixes.insert("", counting(256), blocks);
+  PrefixCache::Match match = prefixes.find("", counting(256));
+  EXPECT_EQ(match.positions, 256);
+  EXPECT_THAT(
+      match.blocks, ElementsAre(kNoBlock, kNoBlock, kNoBlock, blocks[3]));
+  // Position 180 looks back to 121, in the absent second block.
+  EXPECT_EQ(prefixes.find("", counting(180)).positions, 0);
+  EXPECT_EQ(prefixes.find("", counting(190)).positions, 190);
+}
+
+}  // namespace
+}  // namespace mlxcel
