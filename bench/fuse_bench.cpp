@@ -38,7 +38,7 @@ Model open_model(const std::filesystem::path& folder) {
       require_generation(detect_model(folder, config), config);
   DecoderSpec spec = decoder_spec(family, config);
   Model model{family, spec, NameMap(family.names, spec), load_weights(folder)};
-  restore_tied_head(model.names, model.weights);
+  sanitize_weights(config, model.names, model.weights);
   return model;
 }
 

@@ -40,7 +40,7 @@ shopt -s globstar nullglob
 cd "$root/tests/fixtures"
 while read -r pattern; do
   for seed in $pattern; do
-    if (($(stat -c %s "$seed") <= max_len)); then
+    if [[ -f $seed ]] && (($(stat -c %s "$seed") <= max_len)); then
       cp "$seed" "$corpus/$(sha1sum <"$seed" | cut -c 1-40)"
     fi
   done

@@ -25,68 +25,117 @@ constexpr size_t kRelease = size_t(8) << 20;
 using Chain = std::vector<std::shared_ptr<Edit>>;
 
 // A tensor's way from the old content to the new.
-struct Pass {
-  const WeightTensor& old;
-  const Chain& chain;
-  size_t start = 0;   // what stands before leaves no trace
-  int64_t total = 0;  // elements
-  int64_t chunk = 1;  // elements, whole rows
-  std::byte* out = nullptr;
-
-  void run(int64_t first, int64_t count) const {
-    size_t size = size_of(old.dtype);
-    std::byte* bytes = out + size_t(first) * size;
-    if (!chain[start]->overwrites()) {
-      std::memcpy(bytes, old.data + size_t(first) * size, size_t(count) * size);
+class Pass {
+ public:
+  // Makes the new tensor, without content yet.
+  Pass(std::string key, WeightTensor old, Chain chain, WeightSlabs& slabs)
+      : key_(std::move(key)), old_(std::move(old)), chain_(std::move(chain)) {
+    for (size_t i = 0; i < chain_.size(); ++i) {
+      if (chain_[i]->overwrites()) {
+        start_ = i;
+      }
     }
-    for (size_t i = start; i < chain.size(); ++i) {
-      chain[i]->apply(old, first, count, bytes);
+    if (const WeightTensor* taken = chain_[start_]->replacement();
+        taken != nullptr && start_ + 1 == chain_.size()) {
+      result_ = *taken;
+      return;
+    }
+    result_ = slabs.make(old_.dtype, old_.shape, &out_);
+    total_ = element_count(old_.shape);
+    int64_t columns =
+        old_.ndim() < 2 ? 1 : std::max<int64_t>(1, old_.shape.back());
+    chunk_ = std::max<int64_t>(1, kChunk / columns) * columns;
+  }
+
+  const std::string& key() const {
+    return key_;
+  }
+  const WeightTensor& result() const {
+    return result_;
+  }
+  const Chain& chain() const {
+    return chain_;
+  }
+  int64_t chunks() const {
+    return (total_ + chunk_ - 1) / chunk_;
+  }
+
+  // Chunks [begin, end). `stretch` bytes at a time, the pages that the result
+  // came from are given back.
+  void run(int64_t begin, int64_t end, size_t stretch) const {
+    int64_t step =
+        std::max<int64_t>(chunk_, int64_t(stretch / size_of(old_.dtype)));
+    int64_t last = std::min(end * chunk_, total_);
+    int64_t released = begin * chunk_;
+    for (int64_t first = released; first < last; first += chunk_) {
+      int64_t next = std::min(first + chunk_, last);
+      change(first, next - first);
+      if (next == last || next - released >= step) {
+        release(released, next - released);
+        released = next;
+      }
+    }
+  }
+
+ private:
+  bool reads_old() const {
+    return !chain_[start_]->overwrites();
+  }
+
+  void change(int64_t first, int64_t count) const {
+    size_t size = size_of(old_.dtype);
+    std::byte* bytes = out_ + size_t(first) * size;
+    if (reads_old()) {
+      std::memcpy(
+          bytes, old_.data + size_t(first) * size, size_t(count) * size);
+    }
+    for (size_t i = start_; i < chain_.size(); ++i) {
+      chain_[i]->apply(old_, first, count, bytes);
     }
   }
 
   void release(int64_t first, int64_t count) const {
-    size_t size = size_of(old.dtype);
-    release_pages(old.data + size_t(first) * size, size_t(count) * size);
-    for (size_t i = start; i < chain.size(); ++i) {
-      chain[i]->release(first, count);
+    size_t size = size_of(old_.dtype);
+    if (reads_old()) {
+      release_pages(old_.data + size_t(first) * size, size_t(count) * size);
+    }
+    for (size_t i = start_; i < chain_.size(); ++i) {
+      chain_[i]->release(first, count);
     }
   }
+
+  std::string key_;
+  WeightTensor old_;
+  Chain chain_;
+  size_t start_ = 0;   // what stands before leaves no trace
+  int64_t total_ = 0;  // elements to compute
+  int64_t chunk_ = 1;  // elements, whole rows
+  std::byte* out_ = nullptr;
+  WeightTensor result_;
 };
 
-// One pass over the tensor.
-WeightTensor edit_tensor(
-    const WeightTensor& old,
-    const Chain& chain,
+// All passes as one job; each thread takes a run of their chunks.
+void run_passes(
+    const std::vector<Pass>& passes,
     ThreadPool& pool,
-    WeightSlabs& slabs) {
-  Pass pass{.old = old, .chain = chain};
-  for (size_t i = 0; i < chain.size(); ++i) {
-    if (chain[i]->overwrites()) {
-      pass.start = i;
-    }
+    const std::function<void(double done)>& progress) {
+  int64_t chunks = 0;
+  for (const Pass& pass : passes) {
+    chunks += pass.chunks();
   }
-  if (const WeightTensor* taken = chain[pass.start]->replacement();
-      taken != nullptr && pass.start + 1 == chain.size()) {
-    return *taken;
-  }
-  WeightTensor result = slabs.make(old.dtype, old.shape, &pass.out);
-  pass.total = element_count(old.shape);
-  int64_t columns = old.ndim() < 2 ? 1 : std::max<int64_t>(1, old.shape.back());
-  pass.chunk = std::max<int64_t>(1, kChunk / columns) * columns;
-  int64_t chunks = (pass.total + pass.chunk - 1) / pass.chunk;
   auto work = [&](int thread, int threads) {
     auto [begin, end] = split_range(chunks, thread, threads);
-    int64_t stretch = std::max<int64_t>(
-        pass.chunk, int64_t(kRelease / size_of(old.dtype)) / threads);
-    int64_t last = std::min(end * pass.chunk, pass.total);
-    int64_t released = begin * pass.chunk;
-    for (int64_t first = released; first < last; first += pass.chunk) {
-      int64_t next = std::min(first + pass.chunk, last);
-      pass.run(first, next - first);
-      if (next == last || next - released >= stretch) {
-        pass.release(released, next - released);
-        released = next;
+    int64_t at = 0;  // chunks of the passes before
+    for (const Pass& pass : passes) {
+      int64_t first = std::max(begin, at) - at;
+      int64_t last = std::min(end, at + pass.chunks()) - at;
+      if (first < last) {
+        pass.run(first, last, kRelease / size_t(threads));
+        if (progress && thread == 0) {
+          progress(double(at + last) / double(end));
+        }
       }
+      at += pass.chunks();
     }
   };
   if (chunks < 2) {  // not worth waking the others
@@ -94,7 +143,6 @@ WeightTensor edit_tensor(
   } else {
     pool.run([&](int thread) { work(thread, pool.size()); });
   }
-  return result;
 }
 
 }  // namespace
@@ -151,30 +199,48 @@ void apply_surgery(
     }
   }
   WeightSlabs slabs(bytes_written);
-  auto change = [&](const std::map<std::string, Chain>& chains) {
-    std::vector<std::pair<std::string, WeightTensor>> results;
-    for (const auto& [key, chain] : chains) {
-      for (const std::shared_ptr<Edit>& edit : chain) {
-        edit->prepare(pool, current);
+  std::vector<Pass> passes;
+  auto run = [&] {
+    size_t edits = 0;
+    for (const Pass& pass : passes) {
+      edits += pass.chain().size();
+    }
+    run_passes(passes, pool, [&](double part) {
+      if (progress) {
+        progress((double(done) + part * double(edits)) / double(total));
       }
-      results.emplace_back(
-          key, edit_tensor(current.at(key), chain, pool, slabs));
-      for (const std::shared_ptr<Edit>& edit : chain) {
+    });
+    for (const Pass& pass : passes) {
+      current.set(pass.key(), pass.result());
+      for (const std::shared_ptr<Edit>& edit : pass.chain()) {
         edit->finish();
       }
-      done += chain.size();
-      if (progress) {
-        progress(double(done) / double(total));
-      }
     }
-    for (auto& [key, tensor] : results) {
-      current.set(key, std::move(tensor));
-    }
+    done += edits;
+    passes.clear();
   };
   auto flush = [&] {
-    for (const auto& [stem, chains] : pending) {
-      change(chains);
+    for (auto& [stem, chains] : pending) {
+      bool apart = false;
+      for (const auto& [key, chain] : chains) {
+        for (const std::shared_ptr<Edit>& edit : chain) {
+          apart = apart || edit->prepares();
+        }
+      }
+      if (apart) {
+        run();
+      }
+      for (auto& [key, chain] : chains) {
+        for (const std::shared_ptr<Edit>& edit : chain) {
+          edit->prepare(pool, current);
+        }
+        passes.emplace_back(key, current.at(key), std::move(chain), slabs);
+      }
+      if (apart) {
+        run();
+      }
     }
+    run();
     pending.clear();
   };
   for (const PlannedOperation& operation : plan) {

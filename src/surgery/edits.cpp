@@ -176,8 +176,11 @@ class InterpolateEdit : public Edit {
         from_a_(float(1 - ratio)),
         from_b_(float(ratio)) {}
 
+  bool prepares() const override {
+    return method_ != Interpolation::lerp;
+  }
   void prepare(ThreadPool& pool, const WeightMap&) override {
-    if (method_ == Interpolation::lerp) {
+    if (!prepares()) {
       return;
     }
     // Partial sums by fixed chunk, so that the angle does not depend on the

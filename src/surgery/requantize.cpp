@@ -60,6 +60,9 @@ class RequantizeEdit : public Edit {
         change_(std::move(change)),
         part_(part) {}
 
+  bool prepares() const override {
+    return true;
+  }
   void prepare(ThreadPool& pool, const WeightMap& current) override {
     weight_ = current.at(stem_ + ".weight");
     scales_ = current.at(stem_ + ".scales");

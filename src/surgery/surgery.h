@@ -28,6 +28,11 @@ class Edit {
     (void)pool;
     (void)current;
   }
+  // Whether prepare() has something to do. Tensors without such edits are
+  // changed together.
+  virtual bool prepares() const {
+    return false;
+  }
   // Changes elements [first, first + count) of a tensor like `target`, which
   // lie at `bytes` in its dtype. Chunks are whole rows. Called by several
   // threads at once.

@@ -2,7 +2,7 @@
 // the file, and what is accepted has a finite factor.
 // covers: src/adapters/config.cpp src/adapters/peft_config.cpp
 // seeds: lora/adapters/*/adapter_config.json lora/bad/*/adapter_config.json
-// links: mlxcel_core
+// links: mlxcel_io
 // sources: src/adapters/config.cpp src/adapters/peft_config.cpp
 #include "adapters/config.h"
 #include "adapters/peft_config.h"
