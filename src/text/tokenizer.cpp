@@ -131,6 +131,10 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
   return tokenizer;
 }
 
+const tk_tokenizer* Tokenizer::handle() const {
+  return state_->handle;
+}
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, int flags) const {
   std::string bytes =
       textkit_call("cannot encode the text", "", [&](tk_sink sink, void* user) {

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+struct tk_tokenizer;
+
 namespace mlxcel {
 
 class Tokenizer {
@@ -43,9 +45,11 @@ class Tokenizer {
  private:
   Tokenizer();
   std::vector<int32_t> encode(std::string_view text, int flags) const;
+  const tk_tokenizer* handle() const;
   struct State;
   std::unique_ptr<State> state_;
   friend class StreamDecoder;
+  friend class GrammarCompiler;
 };
 
 // Turns ids into text piece by piece, at a constant cost an id. A piece never

@@ -1,6 +1,7 @@
 //! The C interface of `include/textkit.h`. Nothing unwinds through it: every
 //! call runs behind `guard`.
 
+mod constraint;
 mod template;
 mod tokenizer;
 mod yaml;
@@ -9,6 +10,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice;
 
+use constraint::{Limits, Matcher, Vocabulary};
 use template::Template;
 use tokenizer::Tokenizer;
 
@@ -244,4 +246,93 @@ pub unsafe extern "C" fn tk_yaml_to_json(
 ) -> c_int {
     silence_panics();
     guard(sink, user, || yaml::to_json(text(view(data.cast(), size))?))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tk_vocabulary_new(
+    tokenizer: *const Tokenizer,
+    eos: *const i32,
+    count: usize,
+    out: *mut *mut Vocabulary,
+    sink: Sink,
+    user: *mut c_void,
+) -> c_int {
+    guard(sink, user, || {
+        let vocabulary = Vocabulary::new(&*tokenizer, view(eos.cast::<u32>(), count))?;
+        *out = Box::into_raw(Box::new(vocabulary));
+        Ok([])
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tk_vocabulary_free(vocabulary: *mut Vocabulary) {
+    if !vocabulary.is_null() {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(vocabulary))));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tk_matcher_new(
+    vocabulary: *const Vocabulary,
+    kind: *const c_char,
+    source: *const c_char,
+    size: usize,
+    limits: *const Limits,
+    out: *mut *mut Matcher,
+    sink: Sink,
+    user: *mut c_void,
+) -> c_int {
+    guard(sink, user, || {
+        let kind = std::ffi::CStr::from_ptr(kind).to_str()?;
+        let source = text(view(source.cast(), size))?;
+        let matcher = Matcher::new(&*vocabulary, kind, source, *limits)?;
+        *out = Box::into_raw(Box::new(matcher));
+        Ok([])
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tk_matcher_clone(
+    matcher: *const Matcher,
+    out: *mut *mut Matcher,
+    sink: Sink,
+    user: *mut c_void,
+) -> c_int {
+    guard(sink, user, || {
+        *out = Box::into_raw(Box::new((*matcher).clone()));
+        Ok([])
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tk_matcher_free(matcher: *mut Matcher) {
+    if !matcher.is_null() {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(matcher))));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tk_matcher_mask(
+    matcher: *mut Matcher,
+    sink: Sink,
+    user: *mut c_void,
+) -> c_int {
+    guard(sink, user, || (*matcher).mask())
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tk_matcher_accept(
+    matcher: *mut Matcher,
+    id: i32,
+    state: *mut c_int,
+    sink: Sink,
+    user: *mut c_void,
+) -> c_int {
+    guard(sink, user, || {
+        if id >= 0 {
+            (*matcher).accept(id as u32)?;
+        }
+        *state = (*matcher).state()?;
+        Ok([])
+    })
 }

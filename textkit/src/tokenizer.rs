@@ -287,4 +287,76 @@ impl Tokenizer {
         let added = inner.get_added_vocabulary().get_added_tokens_decoder();
         added.get(&id).is_some_and(|token| token.special)
     }
+
+    /// What each id stands for in a text, by the tokenizer's decoder; special
+    /// tokens as 0xff and their name, which no text matches. "" for holes.
+    pub fn token_bytes(&self) -> Result<Vec<Vec<u8>>, Failure> {
+        let inner = self.read();
+        let decoder = serde_json::to_value(inner.get_decoder())?;
+        let steps = match decoder["decoders"].as_array() {
+            Some(list) => list.clone(),
+            None => vec![decoder],
+        };
+        for step in &steps {
+            let name = step["type"].as_str().unwrap_or("");
+            if matches!(name, "WordPiece" | "BPEDecoder" | "CTC") {
+                return Err(Failure::Error(format!(
+                    "a tokenizer with the decoder {name} has no bytes for single tokens"
+                )));
+            }
+        }
+        let added = inner.get_added_vocabulary().get_added_tokens_decoder();
+        let mut words = vec![Vec::new(); self.vocab_size];
+        for (id, word) in words.iter_mut().enumerate() {
+            let Some(text) = inner.id_to_token(id as u32) else { continue };
+            match added.get(&(id as u32)) {
+                Some(token) if token.special => {
+                    word.push(0xff);
+                    word.extend_from_slice(text.as_bytes());
+                }
+                _ => *word = bytes_of_token(text, &steps),
+            }
+        }
+        Ok(words)
+    }
+}
+
+fn bytes_of_token(mut text: String, steps: &[serde_json::Value]) -> Vec<u8> {
+    for step in steps {
+        match step["type"].as_str() {
+            Some("ByteLevel") => {
+                let bytes: Option<Vec<u8>> = text.chars().map(byte_level).collect();
+                return bytes.unwrap_or_else(|| text.into_bytes());
+            }
+            Some("ByteFallback") => {
+                let hex = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+                if let Some(Ok(byte)) = hex.map(|hex| u8::from_str_radix(hex, 16)) {
+                    return vec![byte];
+                }
+            }
+            Some("Replace") => {
+                if let (Some(from), Some(to)) =
+                    (step["pattern"]["String"].as_str(), step["content"].as_str())
+                {
+                    text = text.replace(from, to);
+                }
+            }
+            Some("Metaspace") => {
+                text = text.replace(step["replacement"].as_str().unwrap_or("\u{2581}"), " ");
+            }
+            _ => {} // Fuse joins tokens, Strip cuts at a text's ends
+        }
+    }
+    text.into_bytes()
+}
+
+/// The byte of a character of the byte-level alphabet: printable Latin-1 stands
+/// for itself, the others are 256 and up in order.
+fn byte_level(c: char) -> Option<u8> {
+    let plain = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
+    let code = c as u32;
+    if code < 256 {
+        return plain(code).then_some(code as u8);
+    }
+    (0..256).filter(|&b| !plain(b)).nth(code as usize - 256).map(|b| b as u8)
 }

@@ -1,0 +1,578 @@
+// Constrained decoding: random walks under a grammar, checked by readers that
+// know nothing of it.
+#include "text/constraint.h"
+
+#include "core/error.h"
+#include "support/tokenizers.h"
+#include "text/gbnf.h"
+#include "text/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <algorithm>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
+namespace mlxcel {
+namespace {
+
+// One token a byte, 0 to 255, then "<end>" and a few longer tokens.
+std::unique_ptr<Tokenizer> byte_tokenizer() {
+  nlohmann::ordered_json vocab, merges = nlohmann::ordered_json::array();
+  auto spelling = [](int byte) {
+    std::string out;
+    int next = 256;
+    for (int b = 0; b <= byte; ++b) {
+      bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+      int code = plain ? b : next++;
+      if (b == byte) {
+        if (code < 128) {
+          out = std::string(1, char(code));
+        } else {
+          out = {char(0xC0 | code >> 6), char(0x80 | (code & 0x3F))};
+        }
+      }
+    }
+    return out;
+  };
+  for (int byte = 0; byte < 256; ++byte) {
+    vocab[spelling(byte)] = byte;
+  }
+  int next = 256;
+  for (const char* word :
+       {"{\"", "\":", "tr", "true", "12", "ab", "\",", "]}"}) {
+    vocab[word] = next++;
+  }
+  nlohmann::ordered_json json = {
+      {"version", "1.0"},
+      {"added_tokens",
+       {{{"id", next},
+         {"content", "<end>"},
+         {"special", true},
+         {"single_word", false},
+         {"lstrip", false},
+         {"rstrip", false},
+         {"normalized", false}},
+        {{"id", next + 1},
+         {"content", "<tool>"},
+         {"special", true},
+         {"single_word", false},
+         {"lstrip", false},
+         {"rstrip", false},
+         {"normalized", false}}}},
+      {"decoder",
+       {{"type", "ByteLevel"},
+        {"add_prefix_space", false},
+        {"trim_offsets", true},
+        {"use_regex", true}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
+  return Tokenizer::from_json(json.dump(), "bytes");
+}
+
+constexpr int32_t kEnd = 264, kTool = 265;
+
+// JSON, where numbers may exceed a double.
+bool well_formed(const std::string& text) {
+  try {
+    return !nlohmann::json::parse(text).is_discarded();
+  } catch (const nlohmann::json::out_of_range&) {
+    return true;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
+class ConstraintTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
+  GrammarCompiler compiler{*tokenizer, {kEnd}};
+
+  static bool allows(std::span<const uint32_t> mask, int32_t token) {
+    size_t word = size_t(token) / 32;
+    return word < mask.size() && (mask[word] >> (token % 32) & 1) != 0;
+  }
+  static std::vector<int32_t> allowed(Constraint& constraint) {
+    std::vector<int32_t> out;
+    std::span<const uint32_t> mask = constraint.mask();
+    for (int32_t t = 0; t < int32_t(mask.size() * 32); ++t) {
+      if (allows(mask, t)) {
+        out.push_back(t);
+      }
+    }
+    return out;
+  }
+  // Does the grammar take the bytes of the text as a whole?
+  bool takes(const GrammarSource& source, std::string_view text) {
+    auto constraint = compiler.compile(source)->start();
+    for (char c : text) {
+      if (!allows(constraint->mask(), int32_t(uint8_t(c)))) {
+        return false;
+      }
+      constraint->accept(int32_t(uint8_t(c)));
+    }
+    return constraint->accepting();
+  }
+  // A text drawn token by token, evenly from the mask; "" when it took longer
+  // than the limit.
+  std::string draw(const Grammar& grammar, std::mt19937& random, int limit) {
+    auto constraint = grammar.start();
+    std::vector<int32_t> ids;
+    for (int i = 0; i < limit; ++i) {
+      std::vector<int32_t> next = allowed(*constraint);
+      EXPECT_FALSE(next.empty());
+      if (next.empty()) {
+        return {};
+      }
+      int32_t token = next[random() % next.size()];
+      if (token == kEnd) {
+        EXPECT_TRUE(constraint->accepting());
+        return tokenizer->decode(ids, true);
+      }
+      constraint->accept(token);
+      ids.push_back(token);
+    }
+    return {};
+  }
+  std::string why(const GrammarSource& source) {
+    try {
+      compiler.compile(source);
+    } catch (const TextError& error) {
+      return error.why();
+    }
+    return "no error";
+  }
+};
+
+TEST_F(ConstraintTest, TakesWhatASchemaAllowsAndNothingElse) {
+  GrammarSource schema{GrammarKind::json_schema, R"({
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 12},
+                   "s": {"enum": ["a", "b"]}},
+    "required": ["n"], "additionalProperties": false})"};
+  EXPECT_TRUE(takes(schema, R"({"n": 3})"));
+  EXPECT_TRUE(takes(schema, R"({"n":12,"s":"b"})"));
+  EXPECT_FALSE(takes(schema, R"({"n":13})"));
+  EXPECT_FALSE(takes(schema, R"({"n":2})"));
+  EXPECT_FALSE(takes(schema, R"({"s":"a"})"));
+  EXPECT_FALSE(takes(schema, R"({"n":5,"x":1})"));
+  EXPECT_FALSE(takes(schema, R"({"n":5,"s":"c"})"));
+  EXPECT_FALSE(takes(schema, R"({"n":5)"));
+  EXPECT_FALSE(takes(schema, R"({"n":5}})"));
+}
+
+TEST_F(ConstraintTest, MasksWholeTokensBySpelling) {
+  auto constraint =
+      compiler.compile({GrammarKind::regex, R"(true|t1|12)"})->start();
+  // t, tr, true, 1 and 12.
+  EXPECT_THAT(
+      allowed(*constraint), ::testing::ElementsAre('1', 't', 258, 259, 260));
+  constraint->accept(258);
+  EXPECT_THAT(allowed(*constraint), ::testing::ElementsAre('u'));
+  EXPECT_THROW(constraint->accept('x'), TextError);
+}
+
+TEST_F(ConstraintTest, EndsOnlyWhereTheTextMayEnd) {
+  auto constraint = compiler.compile({GrammarKind::regex, "a|ab"})->start();
+  EXPECT_FALSE(constraint->accepting());
+  constraint->accept('a');
+  EXPECT_TRUE(constraint->accepting());
+  EXPECT_FALSE(constraint->finished());
+  EXPECT_THAT(allowed(*constraint), ::testing::ElementsAre('b', kEnd));
+  constraint->accept('b');
+  EXPECT_TRUE(constraint->finished());
+  EXPECT_THAT(allowed(*constraint), ::testing::ElementsAre(kEnd));
+}
+
+TEST_F(ConstraintTest, NamesSpecialTokensInLarkOnly) {
+  auto constraint =
+      compiler.compile({GrammarKind::lark, "start: <tool> \"x\""})->start();
+  EXPECT_THAT(allowed(*constraint), ::testing::ElementsAre(kTool));
+  auto text =
+      compiler.compile({GrammarKind::lark, "start: \"<tool>\""})->start();
+  EXPECT_THAT(allowed(*text), ::testing::ElementsAre('<'));
+}
+
+TEST_F(ConstraintTest, WorksWithoutEndTokens) {
+  GrammarCompiler endless(*tokenizer, {});
+  auto constraint = endless.compile({GrammarKind::regex, "ab?"})->start();
+  constraint->accept('a');
+  EXPECT_TRUE(constraint->accepting());
+  EXPECT_THAT(allowed(*constraint), ::testing::ElementsAre('b'));
+  constraint->accept('b');
+  EXPECT_TRUE(constraint->finished());
+  EXPECT_THAT(allowed(*constraint), ::testing::IsEmpty());
+}
+
+TEST_F(ConstraintTest, SharesOneGrammarAmongSequences) {
+  GrammarSource source{GrammarKind::regex, "[ab]{3}"};
+  auto grammar = compiler.compile(source);
+  EXPECT_EQ(grammar, compiler.compile(source));
+  auto one = grammar->start(), other = grammar->start();
+  one->accept('a');
+  one->accept('b');
+  one->accept('b');
+  EXPECT_TRUE(one->finished());
+  EXPECT_THAT(allowed(*other), ::testing::ElementsAre('a', 'b', 261));
+}
+
+TEST_F(ConstraintTest, WhitespaceInJsonIsBounded) {
+  GrammarSource object = json_object_grammar();
+  EXPECT_TRUE(takes(object, "{\n  \"a\": 1\n}"));
+  EXPECT_FALSE(takes(object, "{\"a\":" + std::string(40, ' ') + "1}"));
+  EXPECT_FALSE(takes(object, "[1]"));
+}
+
+TEST_F(ConstraintTest, DrawsFinishAndAreJson) {
+  std::mt19937 random(7);
+  auto grammar = compiler.compile({GrammarKind::json_schema, R"({
+    "type": "object",
+    "properties": {
+      "name": {"type": "string", "maxLength": 6},
+      "size": {"type": "number", "minimum": -2.5, "exclusiveMaximum": 7},
+      "tags": {"type": "array", "items": {"enum": ["x", 1, null, true]},
+               "minItems": 1, "maxItems": 3},
+      "next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/leaf"}]}},
+    "required": ["name", "size", "tags", "next"],
+    "additionalProperties": false,
+    "$defs": {"leaf": {"type": "object",
+      "properties": {"id": {"type": "string", "pattern": "^[a-c]{2}-\\d$"}},
+      "required": ["id"], "additionalProperties": false}}})"});
+  int finished = 0;
+  for (int i = 0; i < 60; ++i) {
+    std::string text = draw(*grammar, random, 600);
+    if (text.empty()) {
+      continue;
+    }
+    ++finished;
+    auto value = nlohmann::json::parse(text, nullptr, false);
+    ASSERT_TRUE(value.is_object()) << text;
+    ASSERT_EQ(value.size(), 4u) << text;
+    double size = value["size"].get<double>();
+    EXPECT_TRUE(size >= -2.5 && size < 7) << text;
+    EXPECT_TRUE(value["tags"].size() >= 1 && value["tags"].size() <= 3);
+    for (const auto& tag : value["tags"]) {
+      EXPECT_TRUE(tag == "x" || tag == 1 || tag == nullptr || tag == true);
+    }
+    const auto& next = value["next"];
+    if (!next.is_null()) {
+      std::string id = next.at("id").get<std::string>();
+      EXPECT_TRUE(
+          id.size() == 4 && id[0] >= 'a' && id[0] <= 'c' && id[2] == '-' &&
+          id[3] >= '0' && id[3] <= '9')
+          << text;
+    }
+  }
+  EXPECT_GT(finished, 30);
+}
+
+TEST_F(ConstraintTest, NamesThePlaceOfAFault) {
+  auto schema = [&](const char* text) {
+    return why({GrammarKind::json_schema, text});
+  };
+  EXPECT_EQ(schema("{\"type\":"), "it is no JSON: byte 9 is unexpected");
+  EXPECT_EQ(
+      schema(R"({"properties":{"a/b":{"type":"strin"}}})"),
+      "at /properties/a~1b/type: there is no type \"strin\"; types are null, "
+      "boolean, object, array, number, integer, string");
+  EXPECT_EQ(
+      schema(R"({"items":{"not":{"type":"null"}}})"),
+      "at /items/not: no grammar can hold a text to this keyword");
+  EXPECT_EQ(
+      schema(R"({"$ref":"#/$defs/x"})"),
+      "at /$ref: the schema has nothing at #/$defs/x");
+  EXPECT_EQ(
+      schema(R"({"$ref":"http://example.com/s"})"),
+      "at /$ref: only references within the schema are followed (#/...), not "
+      "\"http://example.com/s\"");
+  EXPECT_EQ(
+      schema(R"({"required":"a"})"),
+      "at /required: a list of strings is needed, not \"a\"");
+  EXPECT_EQ(
+      schema("3"), "at its root: a schema is an object or a boolean, not 3");
+}
+
+TEST_F(ConstraintTest, RefusesGrammarsWithoutText) {
+  EXPECT_EQ(
+      why({GrammarKind::json_schema, R"({"$ref":"#"})"}),
+      "it allows no text at all");
+}
+
+TEST_F(ConstraintTest, ReferencesMayHoldAnyName) {
+  GrammarSource schema{GrammarKind::json_schema, R"({
+    "$ref": "#/definitions/a~1b%20c",
+    "definitions": {"a/b c": {"type": "array", "items": {"$ref": "#"},
+                              "maxItems": 2}}})"};
+  EXPECT_TRUE(takes(schema, "[[],[[]]]"));
+  EXPECT_FALSE(takes(schema, "[1]"));
+}
+
+// Reference: does the grammar derive text[begin, end)? Plain recursion over the
+// parse tree, with every split tried.
+class GbnfOracle {
+ public:
+  explicit GbnfOracle(std::string_view source) : grammar_(parse_gbnf(source)) {}
+  // ASCII only. The ends at which a match from `begin` may stop.
+  bool takes(std::string_view text) {
+    text_ = text;
+    memo_.clear();
+    return ends(grammar_.rules[size_t(grammar_.root)].body, 0)
+        .contains(text.size());
+  }
+
+ private:
+  using Ends = std::set<size_t>;
+  Ends ends(int index, size_t begin) {
+    auto [found, fresh] = memo_.try_emplace({index, begin});
+    if (!fresh) {
+      return found->second;  // grammars here have no left recursion
+    }
+    const GbnfNode& n = grammar_.nodes[size_t(index)];
+    Ends out;
+    if (n.kind == GbnfNode::Kind::chars) {
+      if (begin < text_.size()) {
+        uint32_t c = uint8_t(text_[begin]);
+        if (intersects(n.set, {{c, c}})) {
+          out.insert(begin + 1);
+        }
+      }
+    } else if (n.kind == GbnfNode::Kind::rule) {
+      out = ends(grammar_.rules[size_t(n.rule)].body, begin);
+    } else if (n.kind == GbnfNode::Kind::choice) {
+      for (int child : n.children) {
+        out.merge(ends(child, begin));
+      }
+    } else if (n.kind == GbnfNode::Kind::sequence) {
+      out = {begin};
+      for (int child : n.children) {
+        out = behind(child, out);
+      }
+    } else {
+      Ends at = {begin};
+      for (int i = 0; n.max < 0 || i <= n.max; ++i) {
+        if (i >= n.min) {
+          size_t before = out.size();
+          out.insert(at.begin(), at.end());
+          if (out.size() == before) {
+            break;
+          }
+        }
+        at = behind(n.children[0], at);
+      }
+    }
+    return memo_[{index, begin}] = out;
+  }
+  Ends behind(int child, const Ends& from) {
+    Ends out;
+    for (size_t at : from) {
+      out.merge(ends(child, at));
+    }
+    return out;
+  }
+
+  GbnfGrammar grammar_;
+  std::string_view text_;
+  std::map<std::pair<int, size_t>, Ends> memo_;
+};
+
+TEST_F(ConstraintTest, GbnfTakesExactlyItsLanguage) {
+  const char* grammars[] = {
+      "root ::= w \"a\" | \"(\" root \")\"\nw ::= [a-b]*",
+      "root ::= \"a\" x | \"ab\" y\nx ::= \"b\" root | \"bb\"\ny ::= \"(\" y "
+      "\")\" | \"a\"",
+      "root ::= (e \"=\" t \"b\")+\ne ::= t ([-+] t)*\n"
+      "t ::= [a-b] [ab-]* w | \"(\" w e \")\" w\nw ::= [ b]*",
+      "root ::= l\nl ::= \"(\" (l (\",\" l)*)? \")\" | n\nn ::= \"-\"? "
+      "[ab]{1,3} (\"=\" [ab]+)?",
+      "root ::= s | \"(\" root root? \")\"\ns ::= \"a\" (\"b\" | )* \"=\"{0,2} "
+      "| \"\"",
+      "root ::= (\"ab\" | \"a\" | \"b\" r)*\nr ::= \"(\" r \")\" | \"b\"",
+  };
+  const std::string alphabet = "ab()=,-+ ";
+  std::mt19937 random(11);
+  for (const char* source : grammars) {
+    GbnfOracle oracle(source);
+    GrammarSource grammar{GrammarKind::gbnf, source};
+    // What is drawn belongs to it...
+    auto compiled = compiler.compile(grammar);
+    int good = 0;
+    std::vector<std::string> drawn;
+    for (int i = 0; i < 150; ++i) {
+      std::string text = draw(*compiled, random, 24);
+      if (!text.empty()) {
+        ++good;
+        EXPECT_TRUE(oracle.takes(text)) << source << "\n" << text;
+        drawn.push_back(text);
+      }
+    }
+    EXPECT_GT(good, 10) << source;
+    // ... and texts near it are judged alike.
+    for (int i = 0; i < 400 && !drawn.empty(); ++i) {
+      std::string text = drawn[random() % drawn.size()];
+      for (size_t edits = random() % 3; edits > 0 && !text.empty(); --edits) {
+        size_t at = random() % text.size();
+        char c = alphabet[random() % alphabet.size()];
+        switch (random() % 3) {
+          case 0:
+            text[at] = c;
+            break;
+          case 1:
+            text.insert(at, 1, c);
+            break;
+          default:
+            text.erase(at, 1);
+        }
+      }
+      EXPECT_EQ(takes(grammar, text), oracle.takes(text))
+          << source << "\n[" << text << "]\n"
+          << gbnf_to_lark(source);
+    }
+  }
+}
+
+// llama.cpp's own example of JSON.
+TEST_F(ConstraintTest, GbnfOfJson) {
+  const char* json = R"gbnf(root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+ws ::= | " " | "\n" [ \t]{0,20}
+)gbnf";
+  GrammarSource grammar{GrammarKind::gbnf, json};
+  EXPECT_TRUE(
+      takes(grammar, R"({"a": [1, -2.5e+3, "x\u00e9"], "b":{"c":null}} )"));
+  EXPECT_FALSE(takes(grammar, R"({"a": 01})"));
+  EXPECT_FALSE(takes(grammar, R"({"a" :  1})"));
+  EXPECT_FALSE(takes(grammar, R"([1])"));
+  std::mt19937 random(5);
+  auto compiled = compiler.compile(grammar);
+  int good = 0;
+  for (int i = 0; i < 200; ++i) {
+    std::string text = draw(*compiled, random, 80);
+    if (!text.empty()) {
+      ++good;
+      EXPECT_TRUE(well_formed(text)) << text;
+    }
+  }
+  EXPECT_GT(good, 20);
+}
+
+TEST_F(ConstraintTest, HostileSourcesStayWithinTheLimits) {
+  std::string nested_schema, all, rules = "start: r0\n";
+  for (int i = 0; i < 5000; ++i) {
+    nested_schema += "{\"items\":";
+  }
+  all = "{\"allOf\":[";
+  for (int i = 0; i < 40; ++i) {
+    all += (i > 0 ? "," : "") + std::string(R"({"anyOf":[{"properties":{"a)") +
+           std::to_string(i) + R"(":{"type":"null"}}},{"required":["b)" +
+           std::to_string(i) + R"("]}]})";
+  }
+  all += "]}";
+  for (int i = 0; i < 9000; ++i) {
+    rules += cat("r", i, ": r", i + 1, " \"a\"\n");
+  }
+  rules += "r9000: \"b\"\n";
+  const GrammarSource sources[] = {
+      {GrammarKind::json_schema, nested_schema},
+      {GrammarKind::json_schema, all},
+      {GrammarKind::json_schema, R"({"allOf":[{"$ref":"#"}]})"},
+      {GrammarKind::json_schema, R"({"$ref":"#"})"},
+      {GrammarKind::json_schema,
+       R"({"type":"string","pattern":"^(((((a{1,200}){1,200}){1,200}){1,200}){1,200})$"})"},
+      {GrammarKind::json_schema, R"({"type":"array","minItems":1000000000})"},
+      {GrammarKind::json_schema, R"({"type":"string","minLength":100000000})"},
+      {GrammarKind::lark, "start: " + std::string(100000, '(')},
+      {GrammarKind::lark, rules},
+      {GrammarKind::lark, "start: start start | \"a\" | start start start"},
+      {GrammarKind::lark, "start: /(.*a){50}(.*b){50}/"},
+      {GrammarKind::regex, std::string(100000, '(')},
+      {GrammarKind::regex, "(a|aa|aaa){1000}{1000}"},
+      {GrammarKind::gbnf, "root ::= " + std::string(100000, '(')},
+      {GrammarKind::gbnf, "root ::= \"a\"" + std::string(50000, '*')},
+      {GrammarKind::gbnf, "root ::= root root | \"a\" | "},
+  };
+  std::mt19937 random(1);
+  for (const GrammarSource& source : sources) {
+    // Each of them takes longer than the whole test may if a limit is missing.
+    try {
+      draw(*compiler.compile(source), random, 50);
+    } catch (const TextError&) {
+    }
+  }
+}
+
+// Every token of a real text is in the mask when its turn comes: what the
+// vocabulary says of tokens is what the tokenizer does.
+TEST(ConstraintTokenizersTest, TokensSpellTheirText) {
+  const std::string text =
+      "Hello w\u00f6rld, \u6f22\u5b57 \U0001f600\n\t{\"a\": 12}";
+  int checked = 0;
+  for (const std::string& name : testing::tokenizer_case_names()) {
+    testing::TokenizerCase fixture = testing::load_tokenizer_case(name);
+    if (!fixture.problem.empty()) {
+      continue;  // the tokenizer's own tests report it
+    }
+    auto tokenizer = Tokenizer::load(fixture.folder);
+    std::vector<int32_t> ids = tokenizer->encode_plain(text, false);
+    if (std::any_of(ids.begin(), ids.end(), [&](int32_t id) {
+          return tokenizer->is_special(id);  // <unk>, in small vocabularies
+        })) {
+      ids = tokenizer->encode_plain("hello", false);
+    }
+    std::string spelled = tokenizer->decode(ids, false);
+    GrammarCompiler compiler(*tokenizer, {});
+    std::string pattern = " ?";  // what SentencePiece puts in front
+    for (char c : spelled) {
+      pattern += std::string_view("{}\"").find(c) != std::string_view::npos
+                     ? std::string("\\") + c
+                     : std::string(1, c);
+    }
+    std::unique_ptr<Constraint> constraint;
+    try {
+      constraint = compiler.compile({GrammarKind::regex, pattern})->start();
+    } catch (const TextError& error) {
+      EXPECT_THAT(error.why(), ::testing::HasSubstr("decoder WordPiece"));
+      continue;  // of encoders, which write no text
+    }
+    for (int32_t id : ids) {
+      std::span<const uint32_t> mask = constraint->mask();
+      ASSERT_TRUE(
+          size_t(id) / 32 < mask.size() &&
+          (mask[size_t(id) / 32] >> (id % 32) & 1) != 0)
+          << name << ": " << tokenizer->token_text(id);
+      constraint->accept(id);
+    }
+    EXPECT_TRUE(constraint->finished()) << name;
+    ++checked;
+  }
+  EXPECT_GT(checked, 5);
+}
+
+TEST_F(ConstraintTest, RandomSourcesNeverCrash) {
+  std::mt19937 random(3);
+  const std::string parts[] = {
+      "start: ", "root ::= ", "a",          "\"",         "[", "]",  "(",   ")",
+      "|",       "*",         "+",          "{2,3}",      "/", "\\", "\n",  " ",
+      "<tool>",  "%json ",    "{\"type\":", "\"object\"", "}", ",",  "T: ", "&",
+      "~",       "%ignore ",  "\xff",       "^",          "-"};
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    for (size_t n = random() % 24; n > 0; --n) {
+      text += parts[random() % std::size(parts)];
+    }
+    auto kind = GrammarKind(random() % 4);
+    try {
+      auto grammar = compiler.compile({kind, text});
+      draw(*grammar, random, 5);
+    } catch (const TextError&) {
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mlxcel
