@@ -25,6 +25,7 @@ LAYERS = [
     ["loading"],
     ["gguf"],
     ["engine"],
+    ["http"],
     ["server"],
     ["cli"],
 ]
