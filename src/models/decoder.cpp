@@ -5,6 +5,7 @@
 #include "ops/ops.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace mlxcel {
@@ -28,13 +29,14 @@ struct Half {
 int64_t longest_window(const DecoderSpec& spec) {
   int64_t longest = 0;
   for (const BlockSpec& block : spec.blocks) {
-    if (cache_of(block).num_kv_heads == 0) {
+    bool reads_another = block.attention.extras.shared.kind == Sharing::cached;
+    if (cache_of(block).num_kv_heads == 0 && (block.mixer || !reads_another)) {
       continue;
     }
-    if (block.mixer || block.attention.window == 0) {
+    if (block.mixer || block.attention.window.size == 0) {
       return 0;
     }
-    longest = std::max(longest, block.attention.window);
+    longest = std::max(longest, block.attention.window.size);
   }
   return longest;
 }
@@ -67,7 +69,8 @@ class Decoder : public Model {
   }
 
   Tensor forward(const Step& step, KvCache& cache) override {
-    Flow flow{backend_, step, cache};
+    std::map<int, Tensor> projections;
+    Flow flow{backend_, step, cache, projections};
     Tensor x = ops::embed(backend_, step, *embedding_, spec_.embedding_scale);
     for (const Half& half : halves_) {
       x = half.forward(flow, x);

@@ -74,13 +74,16 @@ std::vector<LowRankTerm> PartBuilder::take_terms(std::string_view slot) const {
 }
 
 std::unique_ptr<Linear> PartBuilder::linear(
-    const std::vector<std::string>& roles, bool bias) const {
+    const std::vector<std::string>& roles, bool bias, size_t unbiased) const {
   LinearWeights weights;
   weights.name = inputs_.names.slot_of(parse_role(roles.front()));
   for (const std::string& role : roles) {
     weights.parts.push_back(matrix(role));
-    if (bias) {
+    bool biased = weights.parts.size() + unbiased <= roles.size();
+    if (bias && biased) {
       weights.biases.emplace_back(vector(role, "bias"));
+    } else if (bias) {
+      weights.biases.emplace_back(std::nullopt);
     }
   }
   weights.terms = take_terms(weights.name);

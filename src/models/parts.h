@@ -18,9 +18,11 @@ class PartBuilder {
   explicit PartBuilder(BuildInputs& inputs) : inputs_(inputs) {}
 
   // The linear whose rows are those of the roles, one part each, with the live
-  // terms of their slot.
+  // terms of their slot. With `bias`, all but the last `unbiased` have one.
   std::unique_ptr<Linear> linear(
-      const std::vector<std::string>& roles, bool bias) const;
+      const std::vector<std::string>& roles,
+      bool bias,
+      size_t unbiased = 0) const;
   // One linear for each of the layer's experts, with one part for each of
   // `parts` ("gate", "up"); from separate tensors or from stacks.
   std::unique_ptr<Experts> experts(
@@ -61,6 +63,8 @@ struct Flow {
   Backend& backend;
   const Step& step;
   KvCache& cache;
+  // What layers keep of this step for later ones, by layer.
+  std::map<int, Tensor>& projections;
 };
 
 // One half of a block: y = residual + output_scale * output_norm(f(norm(x))),

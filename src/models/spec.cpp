@@ -12,14 +12,28 @@ void add_attention(
   const int64_t q = int64_t(heads.query) * heads.dim;
   const int64_t kv = int64_t(heads.key_value) * heads.dim;
   const std::string slot = "attention.qkv";
+  const AttentionExtras& extras = spec.extras;
+  const bool own_keys = extras.shared.kind == Sharing::none;
   out.push_back({"attention.q", q, hidden, slot});
-  out.push_back({"attention.k", kv, hidden, slot});
-  out.push_back({"attention.v", kv, hidden, slot});
+  if (own_keys) {
+    out.push_back({"attention.k", kv, hidden, slot});
+    if (!extras.keys_as_values) {
+      out.push_back({"attention.v", kv, hidden, slot});
+    }
+  }
+  if (extras.gate != OutputGate::none) {
+    out.push_back({"attention.gate", q, hidden, slot});
+  }
   out.push_back({"attention.o", hidden, q, {}});
-  if (spec.qk_norm != QkNorm::none) {
+  if (spec.qk_norm == QkNorm::per_head || spec.qk_norm == QkNorm::projection) {
     bool per_head = spec.qk_norm == QkNorm::per_head;
     out.push_back({"attention.q_norm", per_head ? heads.dim : q, 0, {}});
-    out.push_back({"attention.k_norm", per_head ? heads.dim : kv, 0, {}});
+    if (extras.shared.kind != Sharing::cached) {
+      out.push_back({"attention.k_norm", per_head ? heads.dim : kv, 0, {}});
+    }
+  }
+  if (extras.sinks) {
+    out.push_back({"attention.sinks", heads.query, 0, {}});
   }
 }
 
@@ -107,6 +121,9 @@ KvLayerSpec cache_of(const BlockSpec& block) {
   }
   if (block.mixer) {
     return block.mixer->cache();
+  }
+  if (block.attention.extras.shared.kind == Sharing::cached) {
+    return {};
   }
   const HeadCounts& heads = block.attention.heads;
   return {heads.key_value, heads.dim, heads.dim};

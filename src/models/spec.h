@@ -25,23 +25,59 @@ struct HeadCounts {
   int dim = 0;  // features a head
 };
 
-// Norms on queries and keys, before the rotation.
+// Norms on queries and keys.
 enum class QkNorm : uint8_t {
   none,
   per_head,    // weight [head_dim], shared by the heads
   projection,  // weight [heads * head_dim], over the whole projection
+  weightless,  // on each head, without a weight
+};
+
+enum class QkNormOrder : uint8_t { before_rope, after_rope };
+
+// Another layer's keys and values in place of the layer's own.
+enum class Sharing : uint8_t {
+  none,
+  cached,     // as that layer cached them
+  projected,  // as that layer projected them: norm, rotation, cache are its own
+};
+
+// sigmoid(gate x) on the result before the output projection, role
+// "attention.gate" [query heads * head_dim].
+enum class OutputGate : uint8_t {
+  none,
+  unbiased,
+  as_queries,  // with a bias where the queries have one
+};
+
+struct SharedKeyValues {
+  Sharing kind = Sharing::none;
+  int layer = -1;
+};
+
+// What few families add to grouped-query attention.
+struct AttentionExtras {
+  QkNormOrder qk_norm_order = QkNormOrder::before_rope;
+  QueryScaling query_scaling;
+  bool value_norm = false;  // weightless, on each head of the values
+  OutputGate gate = OutputGate::none;
+  bool keys_as_values = false;  // no projection of values
+  bool sinks = false;           // role "attention.sinks" [query heads]
+  bool alibi = false;
+  SharedKeyValues shared;
 };
 
 enum class AttentionBias : uint8_t { none, qkv, all };  // all: output too
 
 struct AttentionSpec {
   HeadCounts heads;
-  float scale = 0;                        // on q k^T
-  float softcap = 0;                      // 0: none
-  int64_t window = 0;                     // 0: sees everything before
+  float scale = 0;    // on q k^T
+  float softcap = 0;  // 0: none
+  Window window;
   std::shared_ptr<const RopeTable> rope;  // null: no rotation
   QkNorm qk_norm = QkNorm::none;          // of the block's norm kind and eps
   AttentionBias bias = AttentionBias::none;
+  AttentionExtras extras;
 };
 
 enum class MlpKind : uint8_t { gated, plain };  // act(gate) * up, or act(up)

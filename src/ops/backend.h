@@ -7,8 +7,11 @@
 #include "ops/step.h"
 #include "ops/weights.h"
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace mlxcel {
 
@@ -56,21 +59,72 @@ struct MoeWeights {
   const Linear* shared_gate = nullptr;  // out: 1
 };
 
+// Which keys a row at position p sees: those from first(p) to its own.
+struct Window {
+  int64_t size = 0;      // 0: everything before
+  bool chunked = false;  // p's own chunk of `size` positions, not the last ones
+
+  Window() = default;
+  Window(int64_t window_size, bool in_chunks = false)
+      : size(window_size), chunked(in_chunks) {}
+  int64_t first(int64_t p) const {
+    if (size == 0) {
+      return 0;
+    }
+    return chunked ? p - p % size : std::max<int64_t>(0, p - size + 1);
+  }
+  auto operator<=>(const Window&) const = default;
+};
+
+// On the queries of position p: 1 + slope * ln(1 + floor((p + offset) /
+// length)), in f32; length 0: none.
+struct QueryScaling {
+  float slope = 0;
+  int64_t length = 0;
+  int offset = 0;
+
+  float at(int64_t p) const {
+    return length == 0
+               ? 1
+               : 1 + slope *
+                         std::log(
+                             1 + std::floor(float(p + offset) / float(length)));
+  }
+};
+
+// Where the keys and values of the step's rows come from.
+enum class KeyValues : uint8_t {
+  projected,  // k and v stand in qkv
+  from_keys,  // k stands in qkv, and is the values too: before norm and
+              // rotation
+  cached,     // in the cache already: another layer of the model wrote them
+};
+
 struct AttentionArgs {
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
-  float scale = 0;             // on q k^T
-  float softcap = 0;           // cap * tanh(s / cap); 0: none
-  int64_t window = 0;          // sees positions > p - window; 0: all before
+  float scale = 0;    // on q k^T
+  float softcap = 0;  // cap * tanh(s / cap); 0: none
+  Window window;
   const Rope* rope = nullptr;  // null: no rotation in this layer
-  // Before the rotation. Size head_dim: on each head; size heads * head_dim: on
-  // the whole projection.
+  // Size head_dim: on each head; size heads * head_dim: on the whole
+  // projection.
   const Norm* q_norm = nullptr;
   const Norm* k_norm = nullptr;
+  const Norm* v_norm = nullptr;  // size head_dim
+  bool norm_after_rope = false;  // q_norm and k_norm
+  QueryScaling query_scaling;
+  KeyValues key_values = KeyValues::projected;
+  // qkv ends with num_heads * head_dim columns whose sigmoid the result is
+  // multiplied by.
+  bool gated = false;
   // One logit a head that takes part in the softmax and adds nothing; empty:
   // none.
   std::vector<float> sinks;
+  // One a head, times (key's position - p), added to the scores; empty: none.
+  // Press et al. 2021, "Train Short, Test Long". Not with a soft cap.
+  std::vector<float> alibi_slopes;
 };
 
 struct HeadArgs {
@@ -121,14 +175,18 @@ class Backend {
       const Tensor& x,
       const MoeWeights& weights,
       const LinearOptions& options) = 0;
-  // qkv: [rows, (num_heads + 2 * num_kv_heads) * head_dim], q then k then v.
-  // Writes k and v of the rows into the cache, then attends.
+  // qkv: [rows, columns], q then k, v and gate as far as there are any, each a
+  // multiple of head_dim. Writes k and v of the rows into the cache, then
+  // attends. `shared`, or null: the qkv of another layer, whose k and v stand
+  // in place of those that this one then lacks; they are normed, rotated and
+  // cached as this layer's own.
   virtual Tensor attention(
       const Step& step,
       const Tensor& qkv,
       const AttentionArgs& args,
       KvCache& cache,
-      int layer) = 0;
+      int layer,
+      const Tensor* shared) = 0;
   // x + scale * y
   virtual Tensor add(
       const Step& step, const Tensor& x, const Tensor& y, float scale) = 0;

@@ -272,24 +272,20 @@ Tensor moe(
   return backend.moe(step, x, weights, options);
 }
 
-Tensor attention(
-    Backend& backend,
-    const Step& step,
-    const Tensor& qkv,
-    const AttentionArgs& args,
-    KvCache& cache,
-    int layer) {
-  const char* op = "attention";
-  check_rows(op, step, qkv);
-  check_step(op, step, &cache);
-  const auto& layers = cache.spec().layers;
-  if (layer < 0 || size_t(layer) >= layers.size()) {
-    mismatch(
-        op,
-        "the cache has no such layer",
-        cat("layer ", layer, " of ", layers.size()),
-        "make the cache from the model's own specification");
+namespace {
+
+// Columns of qkv: q, then k, v and gate where they stand in it.
+int64_t attention_columns(const AttentionArgs& args, bool shared) {
+  int64_t heads = args.num_heads * (args.gated ? 2 : 1);
+  if (!shared && args.key_values == KeyValues::projected) {
+    heads += 2 * args.num_kv_heads;
+  } else if (!shared && args.key_values == KeyValues::from_keys) {
+    heads += args.num_kv_heads;
   }
+  return heads * args.head_dim;
+}
+
+void check_heads(const char* op, const AttentionArgs& args) {
   if (args.num_heads <= 0 || args.num_kv_heads <= 0 || args.head_dim <= 0 ||
       args.num_heads % args.num_kv_heads != 0) {
     mismatch(
@@ -302,6 +298,63 @@ Tensor attention(
             args.head_dim),
         "check num_attention_heads and num_key_value_heads in config.json");
   }
+  auto check_head_norm = [&](const char* role, const Norm* norm, int heads) {
+    if (norm && norm->size() != args.head_dim) {
+      check_norm(op, role, norm, int64_t(heads) * args.head_dim);
+    }
+  };
+  check_head_norm("the query norm", args.q_norm, args.num_heads);
+  check_head_norm("the key norm", args.k_norm, args.num_kv_heads);
+  check_norm(op, "the value norm", args.v_norm, args.head_dim);
+  if (args.rope && args.rope->dims() > args.head_dim) {
+    mismatch(
+        op,
+        "the rotary table is wider than a head",
+        cat("table ", args.rope->dims(), ", head size ", args.head_dim),
+        "check partial_rotary_factor and head_dim in config.json");
+  }
+  auto check_each_head = [&](const char* what, const auto& values) {
+    if (!values.empty() && values.size() != size_t(args.num_heads)) {
+      mismatch(
+          op,
+          cat(what, " do not fit the heads").c_str(),
+          cat(what, " [", values.size(), "], heads ", args.num_heads),
+          kCheckConfig);
+    }
+  };
+  check_each_head("sinks", args.sinks);
+  check_each_head("slopes", args.alibi_slopes);
+  if (!args.alibi_slopes.empty() && args.softcap > 0) {
+    mismatch(
+        op,
+        "scores with slopes cannot be capped",
+        cat("soft cap ", args.softcap),
+        "no published model has both; check config.json");
+  }
+}
+
+}  // namespace
+
+Tensor attention(
+    Backend& backend,
+    const Step& step,
+    const Tensor& qkv,
+    const AttentionArgs& args,
+    KvCache& cache,
+    int layer,
+    const Tensor* shared) {
+  const char* op = "attention";
+  check_rows(op, step, qkv);
+  check_step(op, step, &cache);
+  const auto& layers = cache.spec().layers;
+  if (layer < 0 || size_t(layer) >= layers.size()) {
+    mismatch(
+        op,
+        "the cache has no such layer",
+        cat("layer ", layer, " of ", layers.size()),
+        "make the cache from the model's own specification");
+  }
+  check_heads(op, args);
   const KvLayerSpec& spec = layers[size_t(layer)];
   if (spec.num_kv_heads != args.num_kv_heads || spec.k_dim != args.head_dim ||
       spec.v_dim != args.head_dim) {
@@ -320,8 +373,7 @@ Tensor attention(
             args.head_dim),
         "make the cache from the model's own specification");
   }
-  int64_t cols =
-      int64_t(args.num_heads + 2 * args.num_kv_heads) * args.head_dim;
+  int64_t cols = attention_columns(args, shared != nullptr);
   if (qkv.cols() != cols) {
     mismatch(
         op,
@@ -330,37 +382,33 @@ Tensor attention(
             shape_of(qkv),
             ", expected [",
             qkv.rows(),
-            ", (",
+            ", ",
+            cols,
+            "] for ",
             args.num_heads,
-            " + 2 * ",
+            " query and ",
             args.num_kv_heads,
-            ") * ",
-            args.head_dim,
+            " key heads of ",
+            args.head_dim),
+        kCheckConfig);
+  }
+  int64_t shared_cols =
+      int64_t(args.num_heads + 2 * args.num_kv_heads) * args.head_dim;
+  if (shared && (shared->rows() != qkv.rows() || shared->cols() < shared_cols ||
+                 args.key_values != KeyValues::projected)) {
+    mismatch(
+        op,
+        "the shared projection does not fit the heads",
+        cat("projection ",
+            shape_of(*shared),
+            ", expected [",
+            qkv.rows(),
+            ", ",
+            shared_cols,
             "]"),
         kCheckConfig);
   }
-  auto check_head_norm = [&](const char* role, const Norm* norm, int heads) {
-    if (norm && norm->size() != args.head_dim) {
-      check_norm(op, role, norm, int64_t(heads) * args.head_dim);
-    }
-  };
-  check_head_norm("the query norm", args.q_norm, args.num_heads);
-  check_head_norm("the key norm", args.k_norm, args.num_kv_heads);
-  if (args.rope && args.rope->dims() > args.head_dim) {
-    mismatch(
-        op,
-        "the rotary table is wider than a head",
-        cat("table ", args.rope->dims(), ", head size ", args.head_dim),
-        "check partial_rotary_factor and head_dim in config.json");
-  }
-  if (!args.sinks.empty() && args.sinks.size() != size_t(args.num_heads)) {
-    mismatch(
-        op,
-        "sinks do not fit the heads",
-        cat("sinks [", args.sinks.size(), "], heads ", args.num_heads),
-        kCheckConfig);
-  }
-  return backend.attention(step, qkv, args, cache, layer);
+  return backend.attention(step, qkv, args, cache, layer, shared);
 }
 
 Tensor add(

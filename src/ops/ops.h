@@ -47,7 +47,8 @@ Tensor attention(
     const Tensor& qkv,
     const AttentionArgs& args,
     KvCache& cache,
-    int layer);
+    int layer,
+    const Tensor* shared = nullptr);
 
 Tensor add(
     Backend& backend,

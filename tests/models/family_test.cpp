@@ -48,7 +48,7 @@ std::string refusal(std::string_view model_type, const json& config) {
 std::vector<int64_t> windows(const DecoderSpec& spec) {
   std::vector<int64_t> out;
   for (const BlockSpec& block : spec.blocks) {
-    out.push_back(block.attention.window);
+    out.push_back(block.attention.window.size);
   }
   return out;
 }

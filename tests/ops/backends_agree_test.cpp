@@ -89,7 +89,7 @@ struct Weights {
     args.head_dim = head_dim;
     args.scale = 1 / std::sqrt(float(head_dim));
     args.softcap = pick(0, 2) == 0 ? 3.0f : 0.0f;
-    args.window = pick(0, 2) == 0 ? pick(1, 80) : 0;
+    args.window = Window(pick(0, 2) == 0 ? pick(1, 80) : 0);
     if (pick(0, 2) == 0) {
       for (double sink : random_values(size_t(heads))) {
         args.sinks.push_back(float(sink));
@@ -171,7 +171,7 @@ class OneLayer {
     LinearOptions options;
     options.norm = attention_norm_.get();
     Tensor qkv = backend_->linear(step, x, *qkv_, options);
-    Tensor attended = backend_->attention(step, qkv, args, *cache_, 0);
+    Tensor attended = backend_->attention(step, qkv, args, *cache_, 0, nullptr);
     options = {};
     options.residual = &x;
     x = backend_->linear(step, attended, *out_, options);

@@ -51,7 +51,8 @@ class Reference {
     Values out;
     for (int h = 0; h < a.num_heads; ++h) {
       size_t g = size_t(h / (a.num_heads / a.num_kv_heads));
-      int64_t first = a.window > 0 ? std::max<int64_t>(0, p - a.window + 1) : 0;
+      int64_t size = a.window.size;
+      int64_t first = size > 0 ? std::max<int64_t>(0, p - size + 1) : 0;
       Values scores;
       double top = a.sinks.empty() ? -1e300 : a.sinks[size_t(h)];
       for (int64_t j = first; j <= p; ++j) {
@@ -170,9 +171,19 @@ void run_case(const Case& c) {
     Values qkv = random_values(size_t(step.num_rows()) * cols);
     Values other = random_values(qkv.size());
     Tensor out = backend->attention(
-        step, tensor_of(*backend, qkv, int64_t(cols)), args, *cache, 1);
+        step,
+        tensor_of(*backend, qkv, int64_t(cols)),
+        args,
+        *cache,
+        1,
+        nullptr);
     backend->attention(
-        step, tensor_of(*backend, other, int64_t(cols)), args, *cache, 0);
+        step,
+        tensor_of(*backend, other, int64_t(cols)),
+        args,
+        *cache,
+        0,
+        nullptr);
 
     Values expected;
     for (const Segment& segment : step.segments) {
@@ -346,7 +357,7 @@ TEST(GraphKvCache, CopiesBlocksOfAllLayers) {
     return read_back(
         *backend,
         backend->attention(
-            step, tensor_of(*backend, qkv, 24), args, *cache, 0));
+            step, tensor_of(*backend, qkv, 24), args, *cache, 0, nullptr));
   };
   attend(original, 0, random_values(10 * 24));
   cache->copy_block(0, 2);
@@ -377,7 +388,7 @@ TEST(GraphKvCache, RefusesBlocksThatDoNotFit) {
   std::vector<int32_t> blocks = {0};
   step.segments[0].blocks = blocks;
   try {
-    backend->attention(step, qkv, args, *cache, 0);
+    backend->attention(step, qkv, args, *cache, 0, nullptr);
     FAIL();
   } catch (const ShapeError& error) {
     EXPECT_STREQ(
@@ -387,7 +398,8 @@ TEST(GraphKvCache, RefusesBlocksThatDoNotFit) {
   }
   blocks = {0, 9};
   step.segments[0].blocks = blocks;
-  EXPECT_THROW(backend->attention(step, qkv, args, *cache, 0), ShapeError);
+  EXPECT_THROW(
+      backend->attention(step, qkv, args, *cache, 0, nullptr), ShapeError);
 }
 
 }  // namespace

@@ -72,7 +72,8 @@ class CountingBackend : public Backend {
       const Tensor&,
       const AttentionArgs&,
       KvCache&,
-      int) override {
+      int,
+      const Tensor*) override {
     return count();
   }
   Tensor add(const Step&, const Tensor&, const Tensor&, float) override {
@@ -283,7 +284,8 @@ TEST_F(OpsTest, LayersAndHeads) {
   expect_refused(
       [&] { attend(); },
       "attention: the projection does not fit the heads",
-      "projection [5, 100], expected [5, (4 + 2 * 2) * 16]");
+      "projection [5, 100], expected [5, 128] for 4 query and 2 key heads of "
+      "16");
   qkv_cols_ = 8 * 16;
   args_.sinks = {0, 0};
   expect_refused(

@@ -28,10 +28,12 @@ AttentionCall::AttentionCall(
     const AttentionArgs& args,
     CpuKvCache& cache,
     int layer,
+    const Tensor* shared,
     const Tensor& out)
     : context_(context),
       step_(step),
-      qkv_(data(qkv)),
+      qkv_(qkv),
+      shared_(shared),
       args_(args),
       cache_(cache),
       layout_(cache.layer(layer)),
@@ -64,14 +66,14 @@ void AttentionCall::plan_segment(const Segment& segment) {
              head,
              row,
              count,
-             first_visible(first) / kKvBlockSize,
+             args_.window.first(first) / kKvBlockSize,
              (first + count - 1) / kKvBlockSize + 1});
       }
       continue;
     }
     for (int row = 0; row < segment.num_rows; ++row) {
       int64_t position = segment.position + row;
-      int64_t begin = first_visible(position) / kKvBlockSize;
+      int64_t begin = args_.window.first(position) / kKvBlockSize;
       int64_t end = position / kKvBlockSize + 1;
       int first_range = int(begin / kRangeBlocks);
       int num_ranges = int((end - 1) / kRangeBlocks) - first_range + 1;
@@ -196,11 +198,19 @@ Tensor attention(
     const Tensor& qkv,
     const AttentionArgs& args,
     KvCache& cache,
-    int layer) {
+    int layer,
+    const Tensor* shared) {
   Tensor out =
       context.make(step.num_rows(), int64_t(args.num_heads) * args.head_dim);
   AttentionCall(
-      context, step, qkv, args, static_cast<CpuKvCache&>(cache), layer, out)
+      context,
+      step,
+      qkv,
+      args,
+      static_cast<CpuKvCache&>(cache),
+      layer,
+      shared,
+      out)
       .run();
   return out;
 }

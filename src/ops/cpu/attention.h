@@ -14,6 +14,7 @@ Tensor attention(
     const Tensor& qkv,
     const AttentionArgs& args,
     KvCache& cache,
-    int layer);
+    int layer,
+    const Tensor* shared = nullptr);
 
 }  // namespace mlxcel::cpu

@@ -103,12 +103,15 @@ void AttentionCall::weigh(
   int64_t start = index * kKvBlockSize;
   for (int row = 0, i = 0; row < task.count; ++row) {
     int64_t position = task.segment->position + task.row + row;
-    int64_t begin =
-        std::clamp<int64_t>(first_visible(position) - start, 0, kKvBlockSize);
+    int64_t begin = std::clamp<int64_t>(
+        args_.window.first(position) - start, 0, kKvBlockSize);
     int64_t end = std::clamp<int64_t>(position + 1 - start, 0, kKvBlockSize);
     for (int head = 0; head < group_; ++head, ++i) {
       scratch.visible[i] = {uint8_t(begin), uint8_t(end)};
     }
+  }
+  if (!args_.alibi_slopes.empty()) {
+    add_slopes(scratch, task, start);
   }
   kernels_.softmax(
       {.m = task.count * group_,
@@ -118,6 +121,28 @@ void AttentionCall::weigh(
        .cap = args_.softcap,
        .states = states,
        .factors = scratch.factors});
+}
+
+// Scores grow with the key's position, by the distance from the row's own.
+void AttentionCall::add_slopes(
+    const AttentionScratch& scratch,
+    const AttendTask& task,
+    int64_t start) const {
+  for (int i = 0; i < task.count * group_; ++i) {
+    int head = task.kv_head * group_ + i % group_;
+    float slope = args_.alibi_slopes[size_t(head)] * kLog2e;
+    int64_t position = task.segment->position + task.row + i / group_;
+    float* scores = scratch.scores + i * kKvBlockSize;
+    for (int column = 0; column < kKvBlockSize; ++column) {
+      scores[column] += slope * float(start + column - position);
+    }
+  }
+}
+
+void AttentionCall::apply_gate(float* out, int step_row, int head) const {
+  int64_t gate = qkv_.cols() - int64_t(args_.num_heads - head) * args_.head_dim;
+  kernels_.multiply_sigmoid(
+      out, data(qkv_) + step_row * qkv_.cols() + gate, args_.head_dim);
 }
 
 void AttentionCall::multiply_values(
@@ -195,11 +220,15 @@ void AttentionCall::finish_prompt(
   for (int i = 0; i < task.count * group_; ++i) {
     int head = task.kv_head * group_ + i % group_;
     int64_t row = step_row + i / group_;
+    float* to = out_ + (row * args_.num_heads + head) * args_.head_dim;
     kernels_.scale(
-        out_ + (row * args_.num_heads + head) * args_.head_dim,
+        to,
         scratch.sums + i * v_pitch_,
         1 / scratch.states[i].sum,
         args_.head_dim);
+    if (args_.gated) {
+      apply_gate(to, int(row), head);
+    }
   }
 }
 
@@ -229,6 +258,9 @@ void AttentionCall::finish_generated(const AttendTask& task) const {
           to, partials_ + at(range) * size_t(v_pitch_), factor, args_.head_dim);
     }
     kernels_.scale(to, to, 1 / sum, args_.head_dim);
+    if (args_.gated) {
+      apply_gate(to, step_row, head);
+    }
   }
 }
 

@@ -84,6 +84,7 @@ class AttentionCall {
       const AttentionArgs& args,
       CpuKvCache& cache,
       int layer,
+      const Tensor* shared,
       const Tensor& out);
   void run();
 
@@ -97,7 +98,12 @@ class AttentionCall {
   void prepare_heads(
       float* row, int step_row, int heads, const Norm* norm) const;
   void store_queries(
-      const AttentionScratch& scratch, int step_row, bool prompt);
+      const AttentionScratch& scratch, int step_row, float factor, bool prompt);
+  void store_keys_and_values(
+      const AttentionScratch& scratch,
+      const Segment& segment,
+      int step_row,
+      int64_t position);
   void store_key(
       const AttentionScratch& scratch,
       const Segment& segment,
@@ -137,10 +143,13 @@ class AttentionCall {
       const AttentionScratch& scratch, const AttendTask& task) const;
   void finish_generated(const AttendTask& task) const;
 
-  int64_t first_visible(int64_t position) const {
-    return args_.window > 0 ? std::max<int64_t>(0, position - args_.window + 1)
-                            : 0;
-  }
+  void add_slopes(
+      const AttentionScratch& scratch,
+      const AttendTask& task,
+      int64_t start) const;
+  // Multiplies a head's result by the sigmoid of its columns of the gate.
+  void apply_gate(float* out, int step_row, int head) const;
+
   // Where the queries of a key head start: [row of the step][head of the
   // group].
   size_t query_index(int kv_head, int row) const {
@@ -153,7 +162,8 @@ class AttentionCall {
 
   Context& context_;
   const Step& step_;
-  const float* qkv_;
+  const Tensor& qkv_;
+  const Tensor* shared_;
   const AttentionArgs& args_;
   CpuKvCache& cache_;
   const KvLayerLayout& layout_;

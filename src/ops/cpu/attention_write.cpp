@@ -65,16 +65,25 @@ void AttentionCall::store_value(
   }
 }
 
+namespace {
+
+// Each of the heads by itself, or the row as a whole.
+void normalize_heads(float* row, int heads, int head_dim, const Norm* norm) {
+  const auto& weights = static_cast<const CpuNorm&>(*norm);
+  int parts = norm->size() == head_dim ? heads : 1;
+  for (int part = 0; part < parts; ++part) {
+    weights.apply(row + part * head_dim, row + part * head_dim);
+  }
+}
+
+}  // namespace
+
 // Normalizes and turns the heads of a row in place.
 void AttentionCall::prepare_heads(
     float* row, int step_row, int heads, const Norm* norm) const {
   int head_dim = args_.head_dim;
-  if (norm) {
-    const auto& weights = static_cast<const CpuNorm&>(*norm);
-    int parts = norm->size() == head_dim ? heads : 1;
-    for (int part = 0; part < parts; ++part) {
-      weights.apply(row + part * head_dim, row + part * head_dim);
-    }
+  if (norm && !args_.norm_after_rope) {
+    normalize_heads(row, heads, head_dim, norm);
   }
   if (rope_) {
     int half = rope_->dims() / 2;
@@ -88,10 +97,13 @@ void AttentionCall::prepare_heads(
           rope_->interleaved());
     }
   }
+  if (norm && args_.norm_after_rope) {
+    normalize_heads(row, heads, head_dim, norm);
+  }
 }
 
 void AttentionCall::store_queries(
-    const AttentionScratch& scratch, int step_row, bool prompt) {
+    const AttentionScratch& scratch, int step_row, float factor, bool prompt) {
   int head_dim = args_.head_dim;
   // The heads of a group lie side by side, except those of odd size, which are
   // padded.
@@ -102,12 +114,12 @@ void AttentionCall::store_queries(
                 size_t(head % group_) * size_t(q_pitch_);
     const float* from = scratch.row + head * head_dim;
     if (dots_ && prompt) {
-      kernels_.narrow(from, q_scale_, DType::bf16, queries_bf16_ + at, count);
+      kernels_.narrow(from, factor, DType::bf16, queries_bf16_ + at, count);
       if (head_dim < q_pitch_) {
         queries_bf16_[at + size_t(head_dim)] = 0;
       }
     } else {
-      kernels_.scale(queries_ + at, from, q_scale_, count);
+      kernels_.scale(queries_ + at, from, factor, count);
       if (head_dim < q_pitch_) {
         queries_[at + size_t(head_dim)] = 0;
       }
@@ -115,29 +127,50 @@ void AttentionCall::store_queries(
   }
 }
 
+void AttentionCall::store_keys_and_values(
+    const AttentionScratch& scratch,
+    const Segment& segment,
+    int step_row,
+    int64_t position) {
+  int head_dim = args_.head_dim;
+  int64_t k_width = int64_t(args_.num_kv_heads) * head_dim;
+  const Tensor& source = shared_ ? *shared_ : qkv_;
+  const float* k = data(source) + step_row * source.cols() +
+                   int64_t(args_.num_heads) * head_dim;
+  const float* v = args_.key_values == KeyValues::from_keys ? k : k + k_width;
+
+  if (args_.v_norm) {
+    std::memcpy(scratch.row, v, size_t(k_width) * sizeof(float));
+    normalize_heads(scratch.row, args_.num_kv_heads, head_dim, args_.v_norm);
+    v = scratch.row;
+  }
+  for (int head = 0; head < args_.num_kv_heads; ++head) {
+    store_value(scratch, segment, position, head, v + head * head_dim);
+  }
+  std::memcpy(scratch.row, k, size_t(k_width) * sizeof(float));
+  prepare_heads(scratch.row, step_row, args_.num_kv_heads, args_.k_norm);
+  for (int head = 0; head < args_.num_kv_heads; ++head) {
+    store_key(scratch, segment, position, head, scratch.row + head * head_dim);
+  }
+}
+
 void AttentionCall::prepare(
     const AttentionScratch& scratch, const WriteTask& task) {
   const Segment& segment = *task.segment;
-  int head_dim = args_.head_dim;
-  int64_t q_width = int64_t(args_.num_heads) * head_dim;
-  int64_t k_width = int64_t(args_.num_kv_heads) * head_dim;
+  int64_t q_width = int64_t(args_.num_heads) * args_.head_dim;
   for (int row = task.row; row < task.row + task.count; ++row) {
     int step_row = segment.first_row + row;
     int64_t position = segment.position + row;
-    const float* q = qkv_ + step_row * (q_width + 2 * k_width);
-    const float* k = q + q_width;
-    const float* v = k + k_width;
-
+    const float* q = data(qkv_) + step_row * qkv_.cols();
     std::memcpy(scratch.row, q, size_t(q_width) * sizeof(float));
     prepare_heads(scratch.row, step_row, args_.num_heads, args_.q_norm);
-    store_queries(scratch, step_row, segment.prompt);
-
-    std::memcpy(scratch.row, k, size_t(k_width) * sizeof(float));
-    prepare_heads(scratch.row, step_row, args_.num_kv_heads, args_.k_norm);
-    for (int head = 0; head < args_.num_kv_heads; ++head) {
-      store_key(
-          scratch, segment, position, head, scratch.row + head * head_dim);
-      store_value(scratch, segment, position, head, v + head * head_dim);
+    store_queries(
+        scratch,
+        step_row,
+        q_scale_ * args_.query_scaling.at(position),
+        segment.prompt);
+    if (args_.key_values != KeyValues::cached) {
+      store_keys_and_values(scratch, segment, step_row, position);
     }
   }
 }

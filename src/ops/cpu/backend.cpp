@@ -80,8 +80,9 @@ class CpuBackend : public Backend {
       const Tensor& qkv,
       const AttentionArgs& args,
       KvCache& cache,
-      int layer) override {
-    return cpu::attention(context_, step, qkv, args, cache, layer);
+      int layer,
+      const Tensor* shared) override {
+    return cpu::attention(context_, step, qkv, args, cache, layer, shared);
   }
   Tensor add(
       const Step&, const Tensor& x, const Tensor& y, float scale) override {

@@ -80,6 +80,16 @@ mx::array soft_capped(
       mx::reshape(out, {batch, heads, rows, v.shape(3)}), q.dtype());
 }
 
+// What is added to the scores for ALiBi, with the mask inside:
+// [batch, heads, rows, keys].
+mx::array slope_bias(const AttentionArgs& args, const AttentionGroup& group) {
+  mx::array slopes(args.alibi_slopes.data(), {1, args.num_heads, 1, 1});
+  return mx::where(
+      group.explicit_mask(),
+      mx::multiply(slopes, group.distances()),
+      mx::array(-std::numeric_limits<float>::infinity()));
+}
+
 mx::array attend(
     const Context& context,
     const mx::array& q,
@@ -108,18 +118,62 @@ mx::array attend(
       sinks = context.to_compute(
           mx::array(args.sinks.data(), {args.num_heads}, mx::float32));
     }
+    bool sloped = !args.alibi_slopes.empty();
     out = mx::fast::scaled_dot_product_attention(
         rows,
         k,
         v,
         args.scale,
-        group.causal ? "causal" : "",
-        group.mask,
+        group.causal && !sloped ? "causal" : "",
+        sloped ? context.to_compute(slope_bias(args, group)) : group.mask,
         sinks);
   }
   return mx::reshape(
       mx::transpose(out, {0, 2, 1, 3}),
       {group.batch * group.rows, args.num_heads * v.shape(3)});
+}
+
+// Queries or keys: columns of the projection, normalized and turned.
+mx::array prepared(
+    const Plan& plan,
+    const mx::array& x,
+    int begin,
+    int heads,
+    const Norm* norm,
+    const AttentionArgs& args) {
+  const auto* rope = static_cast<const GraphRope*>(args.rope);
+  bool late = args.norm_after_rope && norm != nullptr && rope != nullptr;
+  mx::array y = heads_of(x, begin, heads, args.head_dim, late ? nullptr : norm);
+  if (rope) {
+    y = rope->apply(y, plan);
+  }
+  if (late) {
+    int width = heads * args.head_dim;
+    y = heads_of(
+        mx::reshape(y, {x.shape(0), width}), 0, heads, args.head_dim, norm);
+  }
+  return y;
+}
+
+// The rows' keys and values into the cache. `source` holds them behind the
+// queries.
+void write_keys_and_values(
+    Plan& plan,
+    const mx::array& source,
+    const mx::array& k,
+    const AttentionArgs& args,
+    GraphKvCache& cache,
+    int layer) {
+  int k_begin = args.num_heads * args.head_dim;
+  int k_width = args.num_kv_heads * args.head_dim;
+  bool from_keys = args.key_values == KeyValues::from_keys;
+  mx::array v = heads_of(
+      source,
+      from_keys ? k_begin : k_begin + k_width,
+      args.num_kv_heads,
+      args.head_dim,
+      args.v_norm);
+  cache.write(layer, plan.slots(cache.num_blocks()), k, v);
 }
 
 }  // namespace
@@ -130,36 +184,47 @@ mx::array attention(
     const mx::array& qkv,
     const AttentionArgs& args,
     GraphKvCache& cache,
-    int layer) {
+    int layer,
+    const mx::array* shared) {
   int dim = args.head_dim;
-  int q_cols = args.num_heads * dim, kv_cols = args.num_kv_heads * dim;
-  const auto* rope = static_cast<const GraphRope*>(args.rope);
+  int q_cols = args.num_heads * dim;
+  const mx::array& source = shared ? *shared : qkv;
 
-  mx::array q(0.0f), k(0.0f);
-  if (!args.q_norm && !args.k_norm && rope) {
+  mx::array q(0.0f);
+  if (args.key_values == KeyValues::cached) {
+    plan.slots(cache.num_blocks());  // checks the blocks
+    q = prepared(plan, qkv, 0, args.num_heads, args.q_norm, args);
+  } else if (!args.q_norm && !args.k_norm && args.rope && !shared) {
     // One rotation for queries and keys.
     int heads = args.num_heads + args.num_kv_heads;
-    mx::array both = rope->apply(heads_of(qkv, 0, heads, dim, nullptr), plan);
+    mx::array both = prepared(plan, qkv, 0, heads, nullptr, args);
     int rows = qkv.shape(0);
     q = mx::slice(both, {0, 0, 0}, {rows, args.num_heads, dim});
-    k = mx::slice(both, {0, args.num_heads, 0}, {rows, heads, dim});
+    mx::array k = mx::slice(both, {0, args.num_heads, 0}, {rows, heads, dim});
+    write_keys_and_values(plan, source, k, args, cache, layer);
   } else {
-    q = heads_of(qkv, 0, args.num_heads, dim, args.q_norm);
-    k = heads_of(qkv, q_cols, args.num_kv_heads, dim, args.k_norm);
-    if (rope) {
-      q = rope->apply(q, plan);
-      k = rope->apply(k, plan);
-    }
+    q = prepared(plan, qkv, 0, args.num_heads, args.q_norm, args);
+    mx::array k =
+        prepared(plan, source, q_cols, args.num_kv_heads, args.k_norm, args);
+    write_keys_and_values(plan, source, k, args, cache, layer);
   }
-  mx::array v =
-      heads_of(qkv, q_cols + kv_cols, args.num_kv_heads, dim, nullptr);
-  cache.write(layer, plan.slots(cache.num_blocks()), k, v);
+  if (args.query_scaling.length != 0) {
+    q = mx::astype(
+        mx::multiply(q, plan.query_factors(args.query_scaling)), q.dtype());
+  }
 
   std::vector<mx::array> outputs;
   for (const AttentionGroup& group : plan.groups(args.window)) {
     outputs.push_back(attend(context, q, args, group, cache, layer));
   }
-  return outputs.size() == 1 ? outputs.front() : mx::concatenate(outputs, 0);
+  mx::array out =
+      outputs.size() == 1 ? outputs.front() : mx::concatenate(outputs, 0);
+  if (args.gated) {
+    mx::array gate = mx::slice(
+        qkv, {0, qkv.shape(1) - q_cols}, {qkv.shape(0), qkv.shape(1)});
+    out = mx::multiply(out, mx::sigmoid(gate));
+  }
+  return out;
 }
 
 }  // namespace mlxcel::graph

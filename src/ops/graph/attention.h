@@ -14,6 +14,7 @@ mx::array attention(
     const mx::array& qkv,
     const AttentionArgs& args,
     GraphKvCache& cache,
-    int layer);
+    int layer,
+    const mx::array* shared);
 
 }  // namespace mlxcel::graph

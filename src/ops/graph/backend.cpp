@@ -162,7 +162,8 @@ class GraphBackend : public Backend {
       const Tensor& qkv,
       const AttentionArgs& args,
       KvCache& cache,
-      int layer) override {
+      int layer,
+      const Tensor* shared) override {
     return guard("attention", "", [&] {
       return context_->wrap(graph::attention(
           *context_,
@@ -170,7 +171,8 @@ class GraphBackend : public Backend {
           value(qkv),
           args,
           static_cast<GraphKvCache&>(cache),
-          layer));
+          layer,
+          shared ? &value(*shared) : nullptr));
     });
   }
 

@@ -26,11 +26,6 @@ mx::array row_positions(const Step& step) {
   return int_array(positions, {step.num_rows()});
 }
 
-// First position that any row of the segment sees.
-int64_t first_key(const Plan::RowSegment& segment, int64_t window) {
-  return window > 0 ? std::max<int64_t>(0, segment.position - window + 1) : 0;
-}
-
 }  // namespace
 
 Plan::RowSegment::RowSegment(const Segment& segment)
@@ -101,32 +96,42 @@ const mx::array& Plan::slots(int num_blocks) {
   return *slots_;
 }
 
+mx::array Plan::query_factors(const QueryScaling& scaling) const {
+  std::vector<float> factors(size_t(num_rows_), 1.0f);
+  for (const RowSegment& segment : segments) {
+    for (int i = 0; i < segment.num_rows; ++i) {
+      factors[size_t(segment.first_row + i)] = scaling.at(segment.position + i);
+    }
+  }
+  return mx::array(factors.data(), {num_rows_, 1, 1});
+}
+
 namespace {
 
 AttentionGroup make_group(
-    const Plan::RowSegment* segments, int count, int64_t window) {
+    const Plan::RowSegment* segments, int count, const Window& window) {
   AttentionGroup group;
   group.first_row = segments[0].first_row;
   group.batch = count;
   group.rows = segments[0].num_rows;
   bool equal_lengths = true, cut = false;
   for (int b = 0; b < count; ++b) {
-    int64_t first = first_key(segments[b], window);
+    int64_t first = window.first(segments[b].position);
     int keys = int_of(segments[b].end() - first);
     equal_lengths &= b == 0 || keys == group.keys;
     group.keys = std::max(group.keys, keys);
     // Does the window hide from the last row what the first one sees?
-    cut |= window > 0 && segments[b].end() - window > first;
+    cut |= window.first(segments[b].end() - 1) > first;
   }
 
-  std::vector<int32_t> slots, firsts, positions;
+  std::vector<int32_t> slots;
   bool in_a_row = count == 1;
   for (int b = 0; b < count; ++b) {
     const Plan::RowSegment& segment = segments[b];
-    int64_t first = first_key(segment, window);
-    firsts.push_back(int32_t(first));
+    int64_t first = window.first(segment.position);
+    group.first_keys.push_back(int32_t(first));
     for (int t = 0; t < group.rows; ++t) {
-      positions.push_back(int32_t(segment.position + t));
+      group.positions.push_back(int32_t(segment.position + t));
     }
     for (int j = 0; j < group.keys; ++j) {
       // Padding repeats the sequence's own first key, which is finite.
@@ -149,12 +154,16 @@ AttentionGroup make_group(
     return group;
   }
   mx::array key = mx::add(
-      mx::arange(group.keys, mx::int32), int_array(firsts, {count, 1, 1, 1}));
-  mx::array row = int_array(positions, {count, 1, group.rows, 1});
+      mx::arange(group.keys, mx::int32),
+      int_array(group.first_keys, {count, 1, 1, 1}));
+  mx::array row = int_array(group.positions, {count, 1, group.rows, 1});
   mx::array mask = mx::less_equal(key, row);
   if (cut) {
+    int32_t size = int32_t(window.size);
+    mx::array before = window.chunked ? mx::remainder(row, mx::array(size))
+                                      : mx::array(size - 1);
     mask = mx::logical_and(
-        mask, mx::greater(key, mx::subtract(row, mx::array(int32_t(window)))));
+        mask, mx::greater_equal(key, mx::subtract(row, before)));
   }
   group.mask = mask;
   return group;
@@ -175,7 +184,14 @@ mx::array AttentionGroup::explicit_mask() const {
   return mx::less_equal(key, row);
 }
 
-const std::vector<AttentionGroup>& Plan::groups(int64_t window) {
+mx::array AttentionGroup::distances() const {
+  mx::array key = mx::add(
+      mx::arange(keys, mx::int32), int_array(first_keys, {batch, 1, 1, 1}));
+  mx::array row = int_array(positions, {batch, 1, rows, 1});
+  return mx::astype(mx::subtract(key, row), mx::float32);
+}
+
+const std::vector<AttentionGroup>& Plan::groups(const Window& window) {
   auto [entry, added] = groups_.try_emplace(window);
   if (!added) {
     return entry->second;
@@ -186,7 +202,7 @@ const std::vector<AttentionGroup>& Plan::groups(int64_t window) {
     while (end < segments.size() &&
            segments[end].num_rows == segments[i].num_rows &&
            (end == i || segments[i].num_rows <= kMaxSharedRows)) {
-      int64_t keys = segments[end].end() - first_key(segments[end], window);
+      int64_t keys = segments[end].end() - window.first(segments[end].position);
       int64_t padded = std::max(longest, keys) * int64_t(end - i + 1);
       // Past this, padding costs more than a second call.
       if (end > i && padded > 2 * (sum + keys) + 4096) {

@@ -25,7 +25,12 @@ struct AttentionGroup {
   std::optional<mx::array> mask;
   bool causal = false;
 
+  std::vector<int32_t> first_keys;  // a segment's first key's position
+  std::vector<int32_t> positions;   // of the rows
+
   mx::array explicit_mask() const;  // also for `causal`
+  // A key's position less the row's, f32 [batch, 1, rows, keys].
+  mx::array distances() const;
 };
 
 class Plan {
@@ -50,8 +55,9 @@ class Plan {
   // i32 [rows]: where the rows' keys and values go. Throws when a segment's
   // blocks do not cover it or lie outside the cache.
   const mx::array& slots(int num_blocks);
-  // For layers that see positions > p - window (0: all before).
-  const std::vector<AttentionGroup>& groups(int64_t window);
+  // f32 [rows, 1, 1]: QueryScaling::at each row's position.
+  mx::array query_factors(const QueryScaling& scaling) const;
+  const std::vector<AttentionGroup>& groups(const Window& window);
 
   // Run-time scales for the columns of a low-rank product, one adapter id a
   // column; null when they are zero in all rows.
@@ -68,7 +74,7 @@ class Plan {
   int num_rows_;
   int32_t last_block_ = -1;
   std::optional<mx::array> slots_;
-  std::map<int64_t, std::vector<AttentionGroup>> groups_;
+  std::map<Window, std::vector<AttentionGroup>> groups_;
   std::map<std::vector<int>, std::optional<RowScales>> scales_;
 };
 

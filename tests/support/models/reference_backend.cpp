@@ -178,27 +178,33 @@ class ReferenceBackend : public Backend {
       const Tensor& qkv,
       const AttentionArgs& args,
       KvCache& cache,
-      int layer) override {
+      int layer,
+      const Tensor* shared) override {
     auto& entries = static_cast<ReferenceCache&>(cache).entries[size_t(layer)];
     Rows out;
     for (const Segment& segment : step.segments) {
       Rows queries;
       for (int i = 0; i < segment.num_rows; ++i) {
-        Row row = rows_of(qkv)[size_t(segment.first_row + i)];
+        size_t r = size_t(segment.first_row + i);
         int64_t position = segment.position + i;
-        size_t q_end = size_t(args.num_heads * args.head_dim);
-        size_t k_end = q_end + size_t(args.num_kv_heads * args.head_dim);
-        prepare(row, 0, q_end, args.q_norm, args, segment, position);
-        prepare(row, q_end, k_end, args.k_norm, args, segment, position);
-        auto at = [&](size_t index) { return row.begin() + int64_t(index); };
-        entries[place(segment, position)] = {
-            Row(at(q_end), at(k_end)), Row(at(k_end), row.end())};
-        row.resize(q_end);
-        queries.push_back(std::move(row));
+        queries.push_back(
+            prepared(rows_of(qkv)[r], 0, true, args, segment, position));
+        if (args.key_values != KeyValues::cached) {
+          const Row& source = rows_of(shared ? *shared : qkv)[r];
+          entries[place(segment, position)] =
+              key_and_value(source, args, segment, position);
+        }
       }
       for (int i = 0; i < segment.num_rows; ++i) {
-        out.push_back(attend(
-            queries[size_t(i)], segment, segment.position + i, args, entries));
+        Row row = attend(
+            queries[size_t(i)], segment, segment.position + i, args, entries);
+        if (args.gated) {
+          const Row& all = rows_of(qkv)[size_t(segment.first_row + i)];
+          for (size_t c = 0; c < row.size(); ++c) {
+            row[c] /= 1 + std::exp(-all[all.size() - row.size() + c]);
+          }
+        }
+        out.push_back(std::move(row));
       }
     }
     return wrap(std::move(out), int64_t(args.num_heads) * args.head_dim);
@@ -353,21 +359,56 @@ class ReferenceBackend : public Backend {
     return rows;
   }
 
-  static void prepare(
-      Row& row,
+  // Queries or keys of a row, which begin at a column: normalized and turned.
+  static Row prepared(
+      const Row& all,
       size_t begin,
-      size_t end,
-      const Norm* norm,
+      bool queries,
       const AttentionArgs& args,
       const Segment& segment,
       int64_t position) {
-    if (norm != nullptr) {
-      static_cast<const ReferenceNorm*>(norm)->apply(row, begin, end);
+    int heads = queries ? args.num_heads : args.num_kv_heads;
+    const auto* norm =
+        static_cast<const ReferenceNorm*>(queries ? args.q_norm : args.k_norm);
+    auto first = all.begin() + int64_t(begin);
+    Row row(first, first + int64_t(heads) * args.head_dim);
+    if (norm != nullptr && !args.norm_after_rope) {
+      norm->apply(row, 0, row.size());
     }
     if (args.rope != nullptr) {
       static_cast<const ReferenceRope*>(args.rope)->apply(
-          row, begin, end, args.head_dim, segment, position);
+          row, 0, row.size(), args.head_dim, segment, position);
     }
+    if (norm != nullptr && args.norm_after_rope) {
+      norm->apply(row, 0, row.size());
+    }
+    if (queries && args.query_scaling.length > 0) {
+      const QueryScaling& scaling = args.query_scaling;
+      double whole = std::floor(
+          double(position + scaling.offset) / double(scaling.length));
+      for (double& value : row) {
+        value *= 1 + double(scaling.slope) * std::log(1 + whole);
+      }
+    }
+    return row;
+  }
+
+  static ReferenceCache::Entry key_and_value(
+      const Row& source,
+      const AttentionArgs& args,
+      const Segment& segment,
+      int64_t position) {
+    size_t begin = size_t(args.num_heads * args.head_dim);
+    size_t width = size_t(args.num_kv_heads * args.head_dim);
+    auto first =
+        source.begin() +
+        int64_t(
+            args.key_values == KeyValues::from_keys ? begin : begin + width);
+    Row v(first, first + int64_t(width));
+    if (args.v_norm != nullptr) {
+      static_cast<const ReferenceNorm*>(args.v_norm)->apply(v, 0, width);
+    }
+    return {prepared(source, begin, false, args, segment, position), v};
   }
 
   static std::pair<int, int> place(const Segment& segment, int64_t position) {
@@ -383,8 +424,13 @@ class ReferenceBackend : public Backend {
       const AttentionArgs& args,
       Entries& entries) {
     Row out(query.size());
-    int64_t first =
-        args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0;
+    const Window& window = args.window;
+    int64_t first = 0;
+    for (int64_t p = 0; window.size > 0 && p < position; ++p) {
+      bool hidden = window.chunked ? p / window.size != position / window.size
+                                   : p + window.size <= position;
+      first = hidden ? p + 1 : first;
+    }
     size_t dim = size_t(args.head_dim);
     for (int head = 0; head < args.num_heads; ++head) {
       size_t q_at = size_t(head) * dim;
@@ -396,7 +442,12 @@ class ReferenceBackend : public Backend {
         for (size_t i = 0; i < dim; ++i) {
           score += query[q_at + i] * k[kv_at + i];
         }
-        scores.push_back(cap(score * double(args.scale), double(args.softcap)));
+        score = cap(score * double(args.scale), double(args.softcap));
+        if (!args.alibi_slopes.empty()) {
+          score += double(args.alibi_slopes[size_t(head)]) *
+                   double(other - position);
+        }
+        scores.push_back(score);
       }
       double sum =
           args.sinks.empty() ? 0 : std::exp(double(args.sinks[size_t(head)]));

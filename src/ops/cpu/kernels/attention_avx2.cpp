@@ -13,6 +13,7 @@ const AttentionKernels kAttentionAvx2 = {
     .softmax = softmax,
     .scale = scale,
     .add_scaled = add_scaled,
+    .multiply_sigmoid = multiply_sigmoid,
     .rotate = rotate,
 };
 

@@ -84,6 +84,7 @@ const AttentionKernels kAttentionAvx512Bf16 = {
     .softmax = softmax,
     .scale = scale,
     .add_scaled = add_scaled,
+    .multiply_sigmoid = multiply_sigmoid,
     .rotate = rotate,
 };
 

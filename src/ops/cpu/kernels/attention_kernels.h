@@ -86,6 +86,8 @@ struct AttentionKernels {
   // y = factor * x, and y += factor * x
   void (*scale)(float* y, const float* x, float factor, int64_t n);
   void (*add_scaled)(float* y, const float* x, float factor, int64_t n);
+  // y = y / (1 + e^-x)
+  void (*multiply_sigmoid)(float* y, const float* x, int64_t n);
   // Dimension pairs of a head turned in place: see RopeTable.
   void (*rotate)(
       float* x,

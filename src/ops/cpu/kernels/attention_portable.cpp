@@ -153,6 +153,12 @@ void add_scaled(float* y, const float* x, float factor, int64_t n) {
   }
 }
 
+void multiply_sigmoid(float* y, const float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] /= 1 + std::exp(-x[i]);
+  }
+}
+
 void rotate(
     float* x,
     const float* cosine,
@@ -179,6 +185,7 @@ const AttentionKernels kAttentionPortable = {
     .softmax = softmax,
     .scale = scale,
     .add_scaled = add_scaled,
+    .multiply_sigmoid = multiply_sigmoid,
     .rotate = rotate,
 };
 

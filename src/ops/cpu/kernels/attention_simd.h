@@ -436,6 +436,35 @@ void add_scaled(float* y, const float* x, float factor, int64_t n) {
   }
 }
 
+// Two powers of numbers that are not positive, so that none overflows:
+// e^min(x, 0) / (1 + e^-|x|).
+inline Vector::F sigmoid(Vector::F x) {
+  Vector::F size = Vector::abs(x);
+  Vector::F below = Vector::sub(x, size);  // 2 min(x, 0)
+  return Vector::div(
+      exp2(Vector::mul(below, Vector::set(0.5f * kLog2e))),
+      Vector::add(
+          Vector::set(1), exp2(Vector::mul(size, Vector::set(-kLog2e)))));
+}
+
+void multiply_sigmoid(float* y, const float* x, int64_t n) {
+  int64_t i = 0;
+  for (; i + Vector::kWidth <= n; i += Vector::kWidth) {
+    Vector::store(
+        y + i, Vector::mul(Vector::load(y + i), sigmoid(Vector::load(x + i))));
+  }
+  if (i < n) {
+    float gate[Vector::kWidth] = {};
+    for (int64_t j = i; j < n; ++j) {
+      gate[j - i] = x[j];
+    }
+    Vector::store(gate, sigmoid(Vector::load(gate)));
+    for (int64_t j = i; j < n; ++j) {
+      y[j] *= gate[j - i];
+    }
+  }
+}
+
 void rotate(
     float* x,
     const float* cosine,
