@@ -16,7 +16,12 @@ Engine::Engine(Model& model, Backend& backend, const EngineOptions& options)
       traits_(model.context_traits()),
       cache_(backend.make_kv_cache(model.kv_cache_spec())),
       blocks_(*cache_, options.max_blocks),
-      prefix_cache_(blocks_, options.prefix_cache, traits_.window) {
+      states_(*cache_),
+      // Blocks alone do not bring a recurrent state back.
+      prefix_cache_(
+          blocks_,
+          states_.needed() ? PrefixCacheOptions{} : options.prefix_cache,
+          traits_.window) {
   assert(options.prefill_chunk > 0 && options.max_sequences > 0);
   blocks_.set_reclaimer([this] { return prefix_cache_.reclaim(); });
 }

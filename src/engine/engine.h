@@ -6,6 +6,7 @@
 #include "engine/block_manager.h"
 #include "engine/prefix_cache.h"
 #include "engine/sampler.h"
+#include "engine/state_slots.h"
 #include "models/model.h"
 
 #include <exception>
@@ -120,6 +121,9 @@ class Engine {
   PrefixCache& prefix_cache() {
     return prefix_cache_;
   }
+  const StateSlots& states() const {
+    return states_;
+  }
   const EngineStats& stats() const {
     return stats_;
   }
@@ -170,6 +174,7 @@ class Engine {
   ContextTraits traits_;
   std::unique_ptr<KvCache> cache_;
   BlockManager blocks_;
+  StateSlots states_;
   PrefixCache prefix_cache_;
   EngineStats stats_;
   double prompt_row_seconds_ = 0;  // a prompt row's recent cost

@@ -53,6 +53,9 @@ MemoryEstimate estimate_memory(const DecoderSpec& spec, const MemoryUse& use) {
   estimate.kv_cache =
       uint64_t(kv_cache_spec_of(spec, use.activation_dtype).bytes_per_block()) *
       uint64_t(blocks_for(use.context)) * uint64_t(use.batch);
+  estimate.kv_cache +=
+      uint64_t(kv_cache_spec_of(spec, use.activation_dtype).bytes_per_state()) *
+      uint64_t(use.batch);
 
   // At the widest point of a block: the residual, the block's input and output,
   // and either q, k, v with the attention's result or the MLP's inner rows. A

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace mlxcel {
 
@@ -91,6 +92,7 @@ bool Engine::start(Sequence& sequence, bool alone) {
     prefix_cache_.count_lookup(int64_t(reusable.size()), sequence.cached);
   }
   sequence.inserted = whole_blocks(sequence.computed);
+  sequence.state_slot = states_.allocate();
   sequence.state = SequenceState::running;
   return true;
 }
@@ -220,6 +222,7 @@ void Engine::drop_blocks(Sequence& sequence) {
     }
   }
   sequence.blocks.clear();
+  states_.release(std::exchange(sequence.state_slot, -1));
   sequence.swapped = {};
   sequence.swapped_out = false;
   sequence.dropped = 0;

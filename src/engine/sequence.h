@@ -26,6 +26,7 @@ struct Engine::Sequence {
   // While preempted: the content of the owned blocks, which are given back.
   bool swapped_out = false;
   std::vector<std::byte> swapped;
+  int32_t state_slot = -1;  // of recurrent state; kept while preempted
 
   int64_t rows = 0;  // of the step that is being built
 

@@ -97,6 +97,7 @@ void Engine::schedule(Sequence& sequence, int64_t rows) {
   segment.rope_length =
       segment.prompt ? sequence.num_prompt : sequence.computed + 1;
   segment.blocks = sequence.blocks;
+  segment.state = sequence.state_slot;
   segment.adapter_scales = sequence.options.adapter_scales;
   step_.segments.push_back(segment);
   auto begin = sequence.tokens.begin() + ptrdiff_t(sequence.computed);

@@ -20,4 +20,12 @@ void KvCache::load_block(int, const std::byte*) {
   throw Error("this KV cache cannot load blocks", "it stays on its device");
 }
 
+int64_t KvCacheSpec::bytes_per_state() const {
+  int64_t values = 0;
+  for (const KvLayerSpec& layer : layers) {
+    values += layer.state;
+  }
+  return values * int64_t(sizeof(float));
+}
+
 }  // namespace mlxcel

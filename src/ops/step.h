@@ -21,6 +21,8 @@ struct Segment {
   int64_t rope_length = 0;
   // KV blocks of the sequence in order; covers [0, position + num_rows).
   std::span<const int32_t> blocks;
+  // The sequence's slot of recurrent state; -1: the model keeps none.
+  int32_t state = -1;
   // Run-time scale by adapter id (the adapter's own factor is in its terms).
   // Empty or zero entries mean the base weights, bit for bit.
   std::span<const float> adapter_scales;

@@ -201,6 +201,37 @@ TEST_F(EngineTest, SharesAPrefixAndCopiesOnWrite) {
   EXPECT_EQ(engine.blocks().used(), 0);
 }
 
+TEST_F(EngineTest, RecurrentStateFollowsItsSequence) {
+  model.recurrent = true;
+  Engine engine(
+      model,
+      backend,
+      {.prefill_chunk = 7,
+       .max_sequences = 3,
+       .max_blocks = 5,
+       .prefix_cache = {.bytes = 1 << 20}});
+  // More than fits at a time: some wait, some give way.
+  std::map<int64_t, std::vector<int32_t>> expected;
+  for (int length : {60, 70, 50, 20, 60}) {
+    std::vector<int32_t> prompt = some_tokens(length);
+    expected[engine.add({.prompt = prompt, .max_tokens = 90})] =
+        expected_answer(prompt, 90);
+  }
+  while (!engine.idle()) {
+    for (const Event& event : std::vector<Event>(engine.step())) {
+      int64_t id = event.sequence;
+      if (event.finish != FinishReason::none) {
+        EXPECT_EQ(answer(engine, id), expected[id]) << id;
+        EXPECT_EQ(engine.num_cached(id), 0);  // blocks alone do not suffice
+        engine.release(id);
+      }
+    }
+  }
+  EXPECT_GT(engine.stats().preemptions, 0);
+  EXPECT_EQ(engine.states().used(), 0);
+  EXPECT_EQ(engine.blocks().used(), 0);
+}
+
 TEST_F(EngineTest, ComputesTheLastPromptTokenEvenWhenAllIsCached) {
   Engine engine(model, backend, caching());
   std::vector<int32_t> prompt = some_tokens(64);

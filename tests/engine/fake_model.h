@@ -19,7 +19,7 @@ constexpr int kFakeVocab = 97;
 
 class FakeCache : public KvCache {
  public:
-  FakeCache() : KvCache({}) {}
+  explicit FakeCache(const KvCacheSpec& spec = {}) : KvCache(spec) {}
   void reserve(int num_blocks) override {
     if (size_t(num_blocks) > blocks.size()) {
       blocks.resize(size_t(num_blocks));
@@ -40,7 +40,23 @@ class FakeCache : public KvCache {
   void load_block(int block, const std::byte* in) override {
     std::memcpy(&blocks[size_t(block)], in, block_bytes());
   }
+  void reserve_states(int num_states) override {
+    if (spec().bytes_per_state() > 0 && size_t(num_states) > states.size()) {
+      states.resize(size_t(num_states), -1);  // not what a sequence starts from
+    }
+  }
+  int num_states() const override {
+    return int(states.size());
+  }
+  void copy_state(int from, int to) override {
+    states.at(size_t(to)) = states.at(size_t(from));
+  }
+  void clear_state(int state) override {
+    states.at(size_t(state)) = 0;
+  }
   std::vector<std::array<int32_t, kKvBlockSize>> blocks;
+  // How many tokens a recurrent layer has read.
+  std::vector<int64_t> states;
 };
 
 struct FakeStorage : TensorStorage {
@@ -52,8 +68,8 @@ class FakeBackend : public Backend {
   std::string description() const override {
     return "fake";
   }
-  std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec&) override {
-    return std::make_unique<FakeCache>();
+  std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec& spec) override {
+    return std::make_unique<FakeCache>(spec);
   }
   void read(const Tensor& tensor, float* out) override {
     auto* storage = static_cast<FakeStorage*>(tensor.storage());
@@ -136,16 +152,26 @@ class FakeModel : public Model {
     return kFakeVocab;
   }
   KvCacheSpec kv_cache_spec() const override {
-    return {};
+    return {.layers = {{.state = recurrent ? 1 : 0}}};
   }
   Tensor forward(const Step& step, KvCache& cache) override {
     check_step(step);
     last_step = step;
     prompt_rows += step.num_prompt_rows;
     auto& blocks = static_cast<FakeCache&>(cache).blocks;
+    auto& states = static_cast<FakeCache&>(cache).states;
     auto storage = std::make_shared<FakeStorage>();
     size_t next_output = 0;
     for (const Segment& segment : step.segments) {
+      if (recurrent) {
+        int64_t& read = states.at(size_t(segment.state));
+        if (read != segment.position) {
+          throw std::logic_error("the state does not stand at the position");
+        }
+        read += segment.num_rows;
+      } else if (segment.state != -1) {
+        throw std::logic_error("a slot without recurrent layers");
+      }
       float scale_sum = 0;
       for (float scale : segment.adapter_scales) {
         scale_sum += scale;
@@ -186,6 +212,7 @@ class FakeModel : public Model {
   }
 
   ContextTraits traits;
+  bool recurrent = false;
   Step last_step;
   int64_t prompt_rows = 0;  // over all steps
 

@@ -99,6 +99,12 @@ class FakeCache : public KvCache {
     return 4;
   }
   void copy_block(int, int) override {}
+  void reserve_states(int) override {}
+  int num_states() const override {
+    return 2;
+  }
+  void copy_state(int, int) override {}
+  void clear_state(int) override {}
 };
 
 class OpsTest : public ::testing::Test {

@@ -20,6 +20,15 @@ size_t round_up(size_t value, size_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+void check_states(int from, int to, int count) {
+  if (from < 0 || to < 0 || from >= count || to >= count) {
+    throw ShapeError(
+        "no such slot of recurrent state",
+        cat("slots ", from, " and ", to, " of ", count),
+        "reserve the slots first");
+  }
+}
+
 }  // namespace
 
 CpuKvCache::CpuKvCache(const KvCacheSpec& spec) : KvCache(spec) {
@@ -43,6 +52,8 @@ CpuKvCache::CpuKvCache(const KvCacheSpec& spec) : KvCache(spec) {
         layout.k_offset + size_t(layer.num_kv_heads) * layout.k_head_bytes;
     block_bytes_ =
         layout.v_offset + size_t(layer.num_kv_heads) * layout.v_head_bytes;
+    layout.state_offset = state_bytes_ / sizeof(float);
+    state_bytes_ += round_up(size_t(layer.state) * sizeof(float), kVector);
     layers_.push_back(layout);
   }
   block_bytes_ = round_up(std::max(block_bytes_, kVector), kVector);
@@ -61,10 +72,16 @@ void CpuKvCache::reserve(int num_blocks) {
   size_t missing = size_t(num_blocks) - blocks_.size();
   size_t count = std::max(missing, kSlabBytes / block_bytes_);
   blocks_.reserve(blocks_.size() + count);
-  slabs_.reserve(slabs_.size() + 1);
-  size_t bytes = count * block_bytes_;
   // Fresh pages read as zero, so padding and the untouched half of a pair are
   // finite.
+  std::byte* data = map(count * block_bytes_, "the KV cache");
+  for (size_t i = 0; i < count; ++i) {
+    blocks_.push_back(data + i * block_bytes_);
+  }
+}
+
+std::byte* CpuKvCache::map(size_t bytes, const char* what) {
+  slabs_.reserve(slabs_.size() + 1);
   void* data = mmap(
       nullptr,
       bytes,
@@ -74,14 +91,12 @@ void CpuKvCache::reserve(int num_blocks) {
       0);
   if (data == MAP_FAILED) {
     throw Error(
-        "no memory for the KV cache",
-        cat(count, " blocks of ", block_bytes_, " bytes: ", strerror(errno)),
+        cat("no memory for ", what),
+        cat(bytes, " bytes: ", strerror(errno)),
         "shorten the prompt, or run fewer sequences at a time");
   }
   slabs_.push_back({static_cast<std::byte*>(data), bytes});
-  for (size_t i = 0; i < count; ++i) {
-    blocks_.push_back(slabs_.back().data + i * block_bytes_);
-  }
+  return slabs_.back().data;
 }
 
 void CpuKvCache::check_block(const char* what, int block) const {
@@ -109,6 +124,30 @@ void CpuKvCache::save_block(int block, std::byte* out) {
 void CpuKvCache::load_block(int block, const std::byte* in) {
   check_block("load", block);
   std::memcpy(this->block(block), in, block_bytes_);
+}
+
+void CpuKvCache::reserve_states(int num_states) {
+  if (num_states <= this->num_states() || state_bytes_ == 0) {
+    return;
+  }
+  size_t count = size_t(num_states) - states_.size();
+  states_.reserve(states_.size() + count);
+  std::byte* data = map(count * state_bytes_, "recurrent states");
+  for (size_t i = 0; i < count; ++i) {
+    states_.push_back(reinterpret_cast<float*>(data + i * state_bytes_));
+  }
+}
+
+void CpuKvCache::copy_state(int from, int to) {
+  check_states(from, to, num_states());
+  if (from != to) {
+    std::memcpy(states_[size_t(to)], states_[size_t(from)], state_bytes_);
+  }
+}
+
+void CpuKvCache::clear_state(int state) {
+  check_states(state, state, num_states());
+  std::memset(states_[size_t(state)], 0, state_bytes_);
 }
 
 std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec& spec) {

@@ -18,7 +18,8 @@ namespace mlxcel::cpu {
 struct KvLayerLayout {
   size_t k_offset = 0, k_head_bytes = 0;
   size_t v_offset = 0, v_head_bytes = 0;
-  int v_pitch = 0;  // v_dim rounded up to whole vectors
+  size_t state_offset = 0;  // in a slot of recurrent state, in values
+  int v_pitch = 0;          // v_dim rounded up to whole vectors
 
   size_t k_head(int head) const {
     return k_offset + size_t(head) * k_head_bytes;
@@ -42,9 +43,19 @@ class CpuKvCache : public KvCache {
   }
   void save_block(int block, std::byte* out) override;
   void load_block(int block, const std::byte* in) override;
+  void reserve_states(int num_states) override;
+  int num_states() const override {
+    return int(states_.size());
+  }
+  void copy_state(int from, int to) override;
+  void clear_state(int state) override;
 
   std::byte* block(int32_t id) const {
     return blocks_[size_t(id)];
+  }
+  // A layer's recurrent state in a slot, on a cache line.
+  float* state(int32_t slot, int layer_index) const {
+    return states_[size_t(slot)] + layer(layer_index).state_offset;
   }
   const KvLayerLayout& layer(int index) const {
     return layers_[size_t(index)];
@@ -57,10 +68,14 @@ class CpuKvCache : public KvCache {
     std::byte* data;
     size_t bytes;
   };
+  // Zeroed pages that get memory when first written.
+  std::byte* map(size_t bytes, const char* what);
   std::vector<KvLayerLayout> layers_;
   size_t block_bytes_ = 0;
   std::vector<Slab> slabs_;
   std::vector<std::byte*> blocks_;
+  size_t state_bytes_ = 0;
+  std::vector<float*> states_;
 };
 
 }  // namespace mlxcel::cpu

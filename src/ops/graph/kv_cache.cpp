@@ -15,7 +15,8 @@ GraphKvCache::GraphKvCache(
   for (const KvLayerSpec& layer : spec.layers) {
     layers_.push_back(
         {mx::zeros({0, layer.num_kv_heads, layer.k_dim}, dtype_),
-         mx::zeros({0, layer.num_kv_heads, layer.v_dim}, dtype_)});
+         mx::zeros({0, layer.num_kv_heads, layer.v_dim}, dtype_),
+         mx::zeros({0, int_of(layer.state)}, mx::float32)});
   }
   context_->caches.push_back(this);
 }
@@ -43,8 +44,11 @@ void GraphKvCache::reserve(int num_blocks) {
     array = grown;
   };
   for (Layer& layer : layers_) {
-    grow(layer.k);
-    grow(layer.v);
+    for (mx::array* array : {&layer.k, &layer.v}) {
+      if (array->shape(1) > 0 && array->shape(2) > 0) {
+        grow(*array);
+      }
+    }
   }
   num_blocks_ = target;
 }
@@ -69,8 +73,11 @@ void GraphKvCache::copy_block(int from, int to) {
         mx::Shape{(to + 1) * kKvBlockSize, heads, dim});
   };
   for (Layer& layer : layers_) {
-    copy(layer.k);
-    copy(layer.v);
+    for (mx::array* array : {&layer.k, &layer.v}) {
+      if (array->size() > 0) {
+        copy(*array);
+      }
+    }
   }
 }
 
@@ -79,6 +86,9 @@ void GraphKvCache::save_block(int block, std::byte* out) {
   context_->enter();
   for (const Layer& layer : layers_) {
     for (const mx::array* array : {&layer.k, &layer.v}) {
+      if (array->size() == 0) {
+        continue;
+      }
       mx::array part = mx::contiguous(mx::slice(
           *array,
           mx::Shape{block * kKvBlockSize, 0, 0},
@@ -95,6 +105,9 @@ void GraphKvCache::load_block(int block, const std::byte* in) {
   context_->enter();
   for (Layer& layer : layers_) {
     for (mx::array* array : {&layer.k, &layer.v}) {
+      if (array->size() == 0) {
+        continue;
+      }
       int heads = array->shape(1), dim = array->shape(2);
       mx::array part =
           mx::contiguous(mx::zeros({kKvBlockSize, heads, dim}, dtype_));
@@ -108,6 +121,73 @@ void GraphKvCache::load_block(int block, const std::byte* in) {
           mx::Shape{(block + 1) * kKvBlockSize, heads, dim});
     }
   }
+}
+
+void GraphKvCache::reserve_states(int num_states) {
+  if (num_states <= num_states_) {
+    return;
+  }
+  context_->enter();
+  int target = std::max(num_states, num_states_ + num_states_ / 4);
+  for (Layer& layer : layers_) {
+    int values = layer.states.shape(1);
+    if (values == 0) {
+      continue;
+    }
+    mx::array fresh = mx::zeros({target - num_states_, values}, mx::float32);
+    layer.states =
+        num_states_ == 0 ? fresh : mx::concatenate({layer.states, fresh});
+    layer.states.eval();
+  }
+  num_states_ = target;
+}
+
+void GraphKvCache::copy_state(int from, int to) {
+  check_states(from, to);
+  context_->enter();
+  for (Layer& layer : layers_) {
+    int values = layer.states.shape(1);
+    if (values > 0) {
+      mx::array row = mx::slice(
+          layer.states, mx::Shape{from, 0}, mx::Shape{from + 1, values});
+      layer.states = mx::slice_update(
+          layer.states, row, mx::Shape{to, 0}, mx::Shape{to + 1, values});
+    }
+  }
+}
+
+void GraphKvCache::clear_state(int state) {
+  check_states(state, state);
+  context_->enter();
+  for (Layer& layer : layers_) {
+    int values = layer.states.shape(1);
+    if (values > 0) {
+      layer.states = mx::slice_update(
+          layer.states,
+          mx::zeros({1, values}, mx::float32),
+          mx::Shape{state, 0},
+          mx::Shape{state + 1, values});
+    }
+  }
+}
+
+void GraphKvCache::check_states(int from, int to) const {
+  if (from < 0 || to < 0 || from >= num_states_ || to >= num_states_) {
+    throw ShapeError(
+        "no such slot of recurrent state",
+        cat("slots ", from, " and ", to, " of ", num_states_),
+        "reserve the slots first");
+  }
+}
+
+mx::array GraphKvCache::read_states(int layer, const mx::array& slots) const {
+  return mx::take(layers_[size_t(layer)].states, slots, 0);
+}
+
+void GraphKvCache::write_states(
+    int layer, const mx::array& slots, const mx::array& values) {
+  mx::array& states = layers_[size_t(layer)].states;
+  states = mx::scatter(states, slots, mx::expand_dims(values, 1), 0);
 }
 
 void GraphKvCache::write(
@@ -124,9 +204,10 @@ void GraphKvCache::write(
 
 void GraphKvCache::append_arrays(std::vector<mx::array>& out) const {
   for (const Layer& layer : layers_) {
-    if (layer.k.size() > 0) {
-      out.push_back(layer.k);
-      out.push_back(layer.v);
+    for (const mx::array* array : {&layer.k, &layer.v, &layer.states}) {
+      if (array->size() > 0) {
+        out.push_back(*array);
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 // The graph backend's paged cache. A layer's keys and values are arrays
 // [num_blocks * kKvBlockSize, kv_heads, dim]; a position lies at slot
-// block * kKvBlockSize + position % kKvBlockSize.
+// block * kKvBlockSize + position % kKvBlockSize. A layer's recurrent states
+// are an array [num_states, values], f32.
 #pragma once
 
 #include "ops/graph/context.h"
@@ -22,6 +23,12 @@ class GraphKvCache : public KvCache {
   }
   void save_block(int block, std::byte* out) override;
   void load_block(int block, const std::byte* in) override;
+  void reserve_states(int num_states) override;
+  int num_states() const override {
+    return num_states_;
+  }
+  void copy_state(int from, int to) override;
+  void clear_state(int state) override;
 
   // Puts rows k, v [rows, kv_heads, dim] at their slots (i32 [rows]).
   void write(
@@ -35,15 +42,22 @@ class GraphKvCache : public KvCache {
   const mx::array& values(int layer) const {
     return layers_[size_t(layer)].v;
   }
+  // The states of a layer in the slots (i32 [n]), [n, values].
+  mx::array read_states(int layer, const mx::array& slots) const;
+  void write_states(int layer, const mx::array& slots, const mx::array& values);
   void append_arrays(std::vector<mx::array>& out) const;
 
  private:
   struct Layer {
     mx::array k, v;
+    mx::array states;
   };
+  void check_states(int from, int to) const;
+
   std::shared_ptr<Context> context_;
   mx::Dtype dtype_;
   int num_blocks_ = 0;
+  int num_states_ = 0;
   std::vector<Layer> layers_;
 };
 

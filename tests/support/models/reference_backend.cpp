@@ -30,14 +30,39 @@ class ReferenceCache : public KvCache {
       }
     }
   }
+  void reserve_states(int num_states) override {
+    for (const KvLayerSpec& layer : spec().layers) {
+      size_t index = size_t(&layer - spec().layers.data());
+      for (int i = states_; i < num_states; ++i) {
+        states[index].emplace_back(size_t(layer.state));
+      }
+    }
+    states_ = std::max(states_, num_states);
+  }
+  int num_states() const override {
+    return states_;
+  }
+  void copy_state(int from, int to) override {
+    for (Rows& layer : states) {
+      layer[size_t(to)] = layer[size_t(from)];
+    }
+  }
+  void clear_state(int state) override {
+    for (Rows& layer : states) {
+      std::fill(layer[size_t(state)].begin(), layer[size_t(state)].end(), 0);
+    }
+  }
   struct Entry {
     Row k, v;
   };
+  // By layer and slot.
+  std::vector<Rows> states{spec().layers.size()};
   std::vector<std::map<std::pair<int, int>, Entry>> entries{
       spec().layers.size()};
 
  private:
   int blocks_ = 0;
+  int states_ = 0;
 };
 
 double activate(Activation activation, double x) {

@@ -11,6 +11,7 @@ SequenceRunner::SequenceRunner(Backend& backend, Model& model)
 
 int SequenceRunner::add(std::vector<float> adapter_scales) {
   sequences_.push_back({.scales = std::move(adapter_scales)});
+  cache_->reserve_states(int(sequences_.size()));
   return int(sequences_.size()) - 1;
 }
 
@@ -29,6 +30,7 @@ Logits SequenceRunner::run(const std::vector<Piece>& pieces) {
          .prompt = piece.prompt,
          .rope_length = piece.whole > 0 ? piece.whole : end,
          .blocks = sequence.blocks,
+         .state = cache_->num_states() > 0 ? piece.sequence : -1,
          .adapter_scales = sequence.scales});
     step.tokens.insert(
         step.tokens.end(), piece.tokens.begin(), piece.tokens.end());
