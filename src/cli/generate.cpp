@@ -2,6 +2,7 @@
 // on standard error.
 #include "cli/command.h"
 #include "cli/console.h"
+#include "cli/grammar_options.h"
 #include "cli/memory_check.h"
 #include "cli/model_store.h"
 #include "cli/reasoning.h"
@@ -24,6 +25,7 @@ struct GenerateOptions {
   ChatOptions chat;
   SamplingOptions sampling;
   UnbuiltOptions unbuilt;
+  GrammarOptions grammar;
   std::optional<std::string> prompt;
   bool estimate_memory = false;
   bool no_memory_check = false;
@@ -84,6 +86,7 @@ int estimate_memory_use(const GenerateOptions& options) {
 int run_generate(const GenerateOptions& options) {
   refuse_unbuilt(options.unbuilt);
   check_sampling_options(options.sampling);
+  std::optional<GrammarSource> grammar = grammar_source(options.grammar);
   if (options.estimate_memory) {
     return estimate_memory_use(options);
   }
@@ -102,6 +105,10 @@ int run_generate(const GenerateOptions& options) {
   request.sequence.sampling =
       sampling_params(options.sampling, *session.tokenizer);
   request.sequence.adapter_scales = session.adapter_scales;
+  GrammarCompiler compiler(*session.tokenizer, session.eos);
+  if (grammar) {
+    request.sequence.constraint = compiler.compile(*grammar)->start();
+  }
   request.stops = options.sampling.stops;
   request.cancel = &interrupted;
   ReasoningFilter filter(
@@ -129,6 +136,7 @@ Action declare_generate(CLI::App& app) {
   declare_model_options(app, options->model);
   declare_chat_options(app, options->chat);
   declare_sampling_options(app, options->sampling);
+  declare_grammar_options(app, options->grammar);
   app.add_flag(
       "--estimate-memory",
       options->estimate_memory,

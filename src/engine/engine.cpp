@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 
 namespace mlxcel {
 
@@ -122,6 +123,25 @@ std::exception_ptr Engine::failure(int64_t id) const {
   return at(id).failure;
 }
 
+namespace {
+
+// Tokens that may not come next are as good as impossible.
+void apply_mask(std::span<const uint32_t> mask, std::span<float> logits) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (size_t begin = 0; begin < logits.size(); begin += 32) {
+    uint32_t word = begin / 32 < mask.size() ? mask[begin / 32] : 0;
+    if (word == ~uint32_t(0)) {
+      continue;
+    }
+    size_t end = std::min(begin + 32, logits.size());
+    for (size_t i = begin; i < end; ++i) {
+      logits[i] = (word >> (i - begin) & 1) != 0 ? logits[i] : kNever;
+    }
+  }
+}
+
+}  // namespace
+
 void Engine::draw(Sequence& sequence, std::span<float> logits) {
   int64_t limit = sequence.options.max_tokens;
   if (options_.max_positions > 0) {
@@ -133,9 +153,18 @@ void Engine::draw(Sequence& sequence, std::span<float> logits) {
     return;
   }
   int32_t token = -1;
+  TokenConstraint* constraint = sequence.options.constraint.get();
+  bool complete = false;
   try {
+    if (constraint != nullptr) {
+      apply_mask(constraint->mask(), logits);
+    }
     token = sequence.sampler.sample(
         logits, sequence.tokens, uint64_t(sequence.num_generated()));
+    if (constraint != nullptr) {
+      constraint->accept(token);
+      complete = constraint->finished();
+    }
   } catch (const Error&) {
     // One sequence's logits are no reason to end the others.
     sequence.failure = std::current_exception();
@@ -148,6 +177,8 @@ void Engine::draw(Sequence& sequence, std::span<float> logits) {
           sequence.options.eos.begin(), sequence.options.eos.end(), token) !=
       sequence.options.eos.end()) {
     reason = FinishReason::eos;
+  } else if (complete) {
+    reason = FinishReason::complete;
   } else if (limit > 0 && sequence.num_generated() >= limit) {
     reason = FinishReason::length;
   }

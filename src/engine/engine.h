@@ -8,6 +8,7 @@
 #include "engine/sampler.h"
 #include "engine/state_slots.h"
 #include "models/model.h"
+#include "text/token_constraint.h"
 
 #include <exception>
 #include <functional>
@@ -21,6 +22,7 @@ namespace mlxcel {
 enum class FinishReason : uint8_t {
   none,       // still running
   eos,        // drew an end token
+  complete,   // its constraint allows nothing more; the token belongs to it
   length,     // max_tokens or the context is used up
   cancelled,  // by cancel()
   no_memory,  // needs more KV blocks than there are
@@ -39,6 +41,8 @@ struct SequenceOptions {
   int64_t max_tokens = -1;      // to generate; -1: until the context is full
   std::vector<int32_t> eos;     // tokens that end the sequence
   SamplingParams sampling;
+  // What the answer must look like; null: anything. Used by one sequence only.
+  std::shared_ptr<TokenConstraint> constraint;
   std::vector<float> adapter_scales;  // run-time scale by adapter id
   // What beside the tokens decides keys and values: the digest of the adapters
   // in force. Sequences share blocks under equal keys only.

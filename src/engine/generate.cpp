@@ -76,10 +76,12 @@ GenerateResult generate(
         "shorten the prompt or give a smaller --max-tokens");
   }
   emit(text.finish());
-  result.stop = text.stopped()                      ? StopKind::stop_string
-                : finish == FinishReason::eos       ? StopKind::eos
-                : finish == FinishReason::cancelled ? StopKind::cancelled
-                                                    : StopKind::length;
+  result.stop =
+      text.stopped() ? StopKind::stop_string
+      : finish == FinishReason::eos || finish == FinishReason::complete
+          ? StopKind::eos
+      : finish == FinishReason::cancelled ? StopKind::cancelled
+                                          : StopKind::length;
   result.cached_tokens = engine.num_cached(running.id);
   result.prompt_seconds = seconds_between(begin, first);
   result.decode_seconds = seconds_between(first, end);

@@ -87,6 +87,29 @@ GrammarSource json_object_grammar() {
   return {GrammarKind::json_schema, R"({"type":"object"})"};
 }
 
+GrammarSource json_schema_grammar(std::string schema) {
+  bool empty = nlohmann::ordered_json::parse(schema, nullptr, false) ==
+               nlohmann::ordered_json::object();
+  return empty ? json_object_grammar()
+               : GrammarSource{GrammarKind::json_schema, std::move(schema)};
+}
+
+GrammarSource text_grammar(std::string text) {
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\') {
+      ++i;
+    } else if (text[i] == '"') {
+      quoted = !quoted;
+    } else if (text[i] == '\n') {
+      quoted = false;  // strings end with their line
+    } else if (!quoted && text.compare(i, 3, "::=") == 0) {
+      return {GrammarKind::gbnf, std::move(text)};
+    }
+  }
+  return {GrammarKind::lark, std::move(text)};
+}
+
 struct Constraint::State {
   MatcherHandle handle;
   int flags = 0;  // TK_MATCH_*

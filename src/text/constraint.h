@@ -26,8 +26,13 @@ struct GrammarSource {
   std::string text;
 };
 
-// "any JSON object", what `json_object` asks for.
+// Any JSON object, what `json_object` asks for.
 GrammarSource json_object_grammar();
+// {} means any object, as llama-server takes it.
+GrammarSource json_schema_grammar(std::string schema);
+// A grammar given as text: GBNF when it has "::=" outside of strings, else
+// Lark.
+GrammarSource text_grammar(std::string text);
 
 // The state of one text under a grammar.
 class Constraint : public TokenConstraint {

@@ -255,7 +255,7 @@ class Translator {
       case Kind::choice: {
         std::string out = "(";
         for (size_t i = 0; i < n.children.size(); ++i) {
-          out += (i > 0 ? " | " : "") + body_expression(n.children[i]);
+          out += cat(i > 0 ? " | " : "", body_expression(n.children[i]));
         }
         return out + ")";
       }
@@ -269,12 +269,12 @@ class Translator {
         run.push_back(n.children[i++]);
       }
       if (run.empty()) {
-        out += " " + body_expression(n.children[i++]);
+        out += cat(" ", body_expression(n.children[i++]));
       } else if (folded(run)) {
-        out += " " + unit(run);
+        out += cat(" ", unit(run));
       } else {
         for (int child : run) {
-          out += " " + unit({child});
+          out += cat(" ", unit({child}));
         }
       }
     }
@@ -313,7 +313,7 @@ class Translator {
   std::string unit_text(const std::vector<int>& nodes) const {
     std::string out;
     for (int n : nodes) {
-      out += (out.empty() ? "" : " ") + terminal(n);
+      out += cat(out.empty() ? "" : " ", terminal(n));
     }
     return out;
   }
@@ -326,12 +326,12 @@ class Translator {
         return char_pattern(n.set);
       case Kind::sequence:
         for (int child : n.children) {
-          out += (out.empty() ? "" : " ") + terminal(child);
+          out += cat(out.empty() ? "" : " ", terminal(child));
         }
         return out.empty() ? "\"\"" : out;
       case Kind::choice:
         for (int child : n.children) {
-          out += (out.empty() ? "(" : " | ") + terminal(child);
+          out += cat(out.empty() ? "(" : " | ", terminal(child));
         }
         return out + ")";
       case Kind::repeat:
