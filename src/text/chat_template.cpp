@@ -84,6 +84,7 @@ std::map<std::string, std::string> find_sources(
 struct ChatTemplate::State {
   std::string where;  // folder, for messages
   std::map<std::string, Handle> handles;
+  std::map<std::string, std::string> sources;
   std::map<std::string, std::string> named_tokens;
 };
 
@@ -102,6 +103,7 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const fs::path& folder) {
   for (const auto& [name, source] : sources) {
     out->state_->handles.emplace(name, compile(source, folder.string()));
   }
+  out->state_->sources = std::move(sources);
   return out;
 }
 
@@ -113,7 +115,18 @@ std::unique_ptr<ChatTemplate> ChatTemplate::from_source(
     out->state_->named_tokens = TokenizerConfig::load(folder).named_tokens;
   }
   out->state_->handles.emplace("default", compile(source, out->state_->where));
+  out->state_->sources.emplace("default", source);
   return out;
+}
+
+const std::string& ChatTemplate::source(bool with_tools) const {
+  static const std::string none;
+  const auto& sources = state_->sources;
+  auto found = with_tools ? sources.find("tool_use") : sources.end();
+  if (found == sources.end()) {
+    found = sources.find("default");
+  }
+  return found == sources.end() ? none : found->second;
 }
 
 std::string ChatTemplate::render(const Input& input) const {

@@ -34,6 +34,9 @@ class ChatTemplate {
   };
   // Throws TextError with the template's own message on raise_exception.
   std::string render(const Input& input) const;
+  // The Jinja text of the template that renders conversations with tools, or
+  // without.
+  const std::string& source(bool with_tools) const;
 
  private:
   ChatTemplate();

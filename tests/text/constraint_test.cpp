@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "support/tokenizers.h"
+#include "text/byte_tokenizer.h"
 #include "text/gbnf.h"
 #include "text/tokenizer.h"
 
@@ -18,59 +19,6 @@
 
 namespace mlxcel {
 namespace {
-
-// One token a byte, 0 to 255, then "<end>" and a few longer tokens.
-std::unique_ptr<Tokenizer> byte_tokenizer() {
-  nlohmann::ordered_json vocab, merges = nlohmann::ordered_json::array();
-  auto spelling = [](int byte) {
-    std::string out;
-    int next = 256;
-    for (int b = 0; b <= byte; ++b) {
-      bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-      int code = plain ? b : next++;
-      if (b == byte) {
-        if (code < 128) {
-          out = std::string(1, char(code));
-        } else {
-          out = {char(0xC0 | code >> 6), char(0x80 | (code & 0x3F))};
-        }
-      }
-    }
-    return out;
-  };
-  for (int byte = 0; byte < 256; ++byte) {
-    vocab[spelling(byte)] = byte;
-  }
-  int next = 256;
-  for (const char* word :
-       {"{\"", "\":", "tr", "true", "12", "ab", "\",", "]}"}) {
-    vocab[word] = next++;
-  }
-  nlohmann::ordered_json json = {
-      {"version", "1.0"},
-      {"added_tokens",
-       {{{"id", next},
-         {"content", "<end>"},
-         {"special", true},
-         {"single_word", false},
-         {"lstrip", false},
-         {"rstrip", false},
-         {"normalized", false}},
-        {{"id", next + 1},
-         {"content", "<tool>"},
-         {"special", true},
-         {"single_word", false},
-         {"lstrip", false},
-         {"rstrip", false},
-         {"normalized", false}}}},
-      {"decoder",
-       {{"type", "ByteLevel"},
-        {"add_prefix_space", false},
-        {"trim_offsets", true},
-        {"use_regex", true}}},
-      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
-  return Tokenizer::from_json(json.dump(), "bytes");
-}
 
 constexpr int32_t kEnd = 264, kTool = 265;
 
@@ -87,7 +35,8 @@ bool well_formed(const std::string& text) {
 
 class ConstraintTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
+  std::unique_ptr<Tokenizer> tokenizer =
+      testing::byte_tokenizer({"<end>", "<tool>"});
   GrammarCompiler compiler{*tokenizer, {kEnd}};
 
   static bool allows(std::span<const uint32_t> mask, int32_t token) {
