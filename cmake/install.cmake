@@ -16,6 +16,8 @@ endif()
 set_target_properties(mlxcel PROPERTIES
   INSTALL_RPATH "$ORIGIN/../${private_libraries}")
 install(TARGETS mlxcel RUNTIME DESTINATION bin COMPONENT program)
+install(FILES ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/mlxcel-server DESTINATION bin
+        COMPONENT program)
 
 get_target_property(fmt_type fmt::fmt TYPE)
 if(fmt_type STREQUAL "SHARED_LIBRARY")

@@ -11,6 +11,7 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <stdexcept>
 
 namespace mlxcel::cli {
 
@@ -81,7 +82,25 @@ int run_command(const Command& command, int argc, char** argv) {
   return action();
 }
 
+const Command& command_named(std::string_view name) {
+  for (const Command& command : commands()) {
+    if (name == command.name) {
+      return command;
+    }
+  }
+  throw std::logic_error("no such command");
+}
+
 int dispatch(int argc, char** argv) {
+  std::string_view program = argc > 0 ? argv[0] : "";
+  if (program.substr(program.rfind('/') + 1) == "mlxcel-server") {
+    std::string_view only = argc == 2 ? argv[1] : "";
+    if (only == "--version" || only == "-V") {
+      fmt::print("mlxcel-server {}\n", MLXCEL_VERSION);
+      return kOk;
+    }
+    return run_command(command_named("serve"), argc, argv);
+  }
   std::string_view first = argc > 1 ? argv[1] : "--help";
   if (first == "--help" || first == "-h" || first == "help") {
     print_help();

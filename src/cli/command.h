@@ -28,6 +28,7 @@ std::vector<std::string> command_names();
 
 Action declare_generate(CLI::App& app);
 Action declare_run(CLI::App& app);
+Action declare_serve(CLI::App& app);
 Action declare_inspect(CLI::App& app);
 Action declare_arch(CLI::App& app);
 Action declare_logits(CLI::App& app);

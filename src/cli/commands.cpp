@@ -6,6 +6,7 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> list = {
       {"generate", "Answer one prompt", declare_generate},
       {"run", "Chat with a model", declare_run},
+      {"serve", "Answer over HTTP, as OpenAI's API", declare_serve},
       {"inspect",
        "Show what a checkpoint holds and the memory it needs",
        declare_inspect},

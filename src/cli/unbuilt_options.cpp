@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <iterator>
 
 namespace mlxcel::cli {
 
@@ -46,8 +47,13 @@ std::vector<UnbuiltOption> table() {
 
 }  // namespace
 
-UnbuiltOptions declare_unbuilt_options(CLI::App& app) {
+UnbuiltOptions declare_unbuilt_options(
+    CLI::App& app, std::vector<UnbuiltOption> more) {
   auto options = std::make_shared<std::vector<UnbuiltOption>>(table());
+  options->insert(
+      options->end(),
+      std::make_move_iterator(more.begin()),
+      std::make_move_iterator(more.end()));
   for (UnbuiltOption& option : *options) {
     if (option.flag_only) {
       app.add_flag_callback(

@@ -22,8 +22,9 @@ struct UnbuiltOption {
 
 using UnbuiltOptions = std::shared_ptr<std::vector<UnbuiltOption>>;
 
-// Declares them, hidden from the help.
-UnbuiltOptions declare_unbuilt_options(CLI::App& app);
+// Declares them, and those of one command alone, hidden from the help.
+UnbuiltOptions declare_unbuilt_options(
+    CLI::App& app, std::vector<UnbuiltOption> more = {});
 // Throws UsageError for the first one given with another value.
 void refuse_unbuilt(const UnbuiltOptions& options);
 

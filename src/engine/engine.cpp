@@ -11,7 +11,7 @@ namespace mlxcel {
 
 Engine::Engine(Model& model, Backend& backend, const EngineOptions& options)
     : model_(&model),
-      backend_(backend),
+      backend_(&backend),
       options_(options),
       vocab_size_(model.vocab_size()),
       traits_(model.context_traits()),

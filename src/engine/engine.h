@@ -134,9 +134,11 @@ class Engine {
   int64_t vocab_size() const {
     return vocab_size_;
   }
-  // The forward passes to come use this model, which must have the same cache.
-  void set_model(Model& model) {
+  // The forward passes to come use this model, which must differ in its live
+  // adapters alone.
+  void set_model(Model& model, Backend& backend) {
     model_ = &model;
+    backend_ = &backend;
   }
 
  private:
@@ -172,7 +174,7 @@ class Engine {
   void finish(Sequence& sequence, FinishReason reason, int32_t token);
 
   Model* model_;
-  Backend& backend_;
+  Backend* backend_;
   EngineOptions options_;
   int64_t vocab_size_;
   ContextTraits traits_;

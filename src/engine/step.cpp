@@ -11,6 +11,9 @@ namespace {
 // Fewer prompt rows than this waste the products, which read all weights for
 // them.
 constexpr int64_t kLeastPromptRows = 64;
+// What a step's logits of whole prompts may take: they stand twice, in the
+// backend's tensor and in the engine's copy.
+constexpr int64_t kOutputBytes = int64_t(64) << 20;
 
 }  // namespace
 
@@ -48,6 +51,11 @@ void Engine::plan_rows() {
   };
   auto give = [&](Sequence* sequence, int64_t limit) {
     int64_t rows = std::min({limit, budget, remaining(sequence)});
+    if (sequence->options.all_prompt_logits) {
+      int64_t most = std::max<int64_t>(
+          1, kOutputBytes / (vocab_size_ * int64_t(sizeof(float))));
+      rows = std::min(rows, most - sequence->rows);
+    }
     sequence->rows += rows;
     budget -= rows;
   };
@@ -142,7 +150,7 @@ void Engine::handle_logits() {
   size_t vocab = size_t(vocab_size_);
   logits_.resize(step_.output_rows.size() * vocab);
   if (!logits_.empty()) {
-    backend_.read(result, logits_.data());
+    backend_->read(result, logits_.data());
   }
   double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)

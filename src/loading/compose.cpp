@@ -28,8 +28,16 @@ Composition::Composition(const LoadOptions& options) : options_(options) {
     log_info(cat("surgery: ", recipe_->file.string(), " loaded"));
   }
   for (const AdapterRequest& request : options.adapters) {
-    adapters_.push_back(read_adapter(request.folder));
-    double factor = adapters_.back().config.factor();
+    if (request.read) {
+      adapters_.push_back(request.read);
+    } else if (request.folder.empty()) {
+      adapters_.push_back(nullptr);
+      continue;
+    } else {
+      adapters_.push_back(
+          std::make_shared<Adapter>(read_adapter(request.folder)));
+    }
+    double factor = adapters_.back()->config.factor();
     if (!std::isfinite(float(factor * request.scale))) {
       throw AdapterError(
           cat("adapter ", request.folder.string(), " cannot be scaled"),
@@ -77,12 +85,16 @@ void Composition::apply_adapters(
   }
   AdapterBase base{family, names.spec(), names, weights};
   std::vector<ResolvedAdapter> resolved;
-  for (const Adapter& adapter : adapters_) {
-    resolved.push_back(resolve_adapter(adapter, base));
+  for (const auto& adapter : adapters_) {
+    resolved.push_back(
+        adapter ? resolve_adapter(*adapter, base) : ResolvedAdapter());
   }
   std::vector<ScaledAdapter> fused;
   std::vector<LiveAdapter> live;
   for (size_t i = 0; i < resolved.size(); ++i) {
+    if (!adapters_[i]) {
+      continue;
+    }
     if (options_.adapters[i].fuse) {
       fused.push_back({&resolved[i], options_.adapters[i].scale});
     } else {
@@ -107,10 +119,14 @@ std::vector<LoadedAdapter> Composition::loaded() const {
   std::vector<LoadedAdapter> out;
   for (size_t i = 0; i < adapters_.size(); ++i) {
     const AdapterRequest& request = options_.adapters[i];
+    if (!adapters_[i]) {
+      out.emplace_back();
+      continue;
+    }
     out.push_back(
         {request.folder.string(),
-         adapters_[i].task_name(),
-         adapters_[i].digest,
+         adapters_[i]->task_name(),
+         adapters_[i]->digest,
          request.scale,
          request.fuse});
   }

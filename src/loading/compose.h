@@ -11,6 +11,7 @@
 #include "surgery/surgery.h"
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -43,7 +44,8 @@ class Composition {
   const LoadOptions& options_;
   std::optional<Recipe> recipe_;
   std::vector<PlannedOperation> plan_;
-  std::vector<Adapter> adapters_;  // as options.adapters
+  // As options.adapters; null where an id stays free.
+  std::vector<std::shared_ptr<const Adapter>> adapters_;
   std::optional<ThreadPool> pool_;
   LiveTerms terms_;
 };

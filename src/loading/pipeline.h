@@ -15,6 +15,7 @@
 
 namespace mlxcel {
 
+struct Adapter;
 struct Family;
 
 enum class BackendKind : uint8_t { automatic, cpu, graph };
@@ -23,6 +24,8 @@ struct AdapterRequest {
   std::filesystem::path folder;
   float scale = 1;
   bool fuse = true;  // into the weights; else a live term
+  // Read before; unset: from the folder. Without either, the id stays free.
+  std::shared_ptr<const Adapter> read;
 };
 
 struct LoadOptions {

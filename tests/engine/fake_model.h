@@ -120,7 +120,8 @@ class FakeBackend : public Backend {
       const Tensor&,
       const AttentionArgs&,
       KvCache&,
-      int) override {
+      int,
+      const Tensor*) override {
     throw std::logic_error("not part of the fake");
   }
   Tensor add(const Step&, const Tensor&, const Tensor&, float) override {

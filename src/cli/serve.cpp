@@ -1,0 +1,77 @@
+// `mlxcel serve`, which is `mlxcel-server` as well.
+#include "cli/command.h"
+#include "cli/console.h"
+#include "cli/memory_check.h"
+#include "cli/model_options.h"
+#include "cli/model_store.h"
+#include "cli/sampling_options.h"
+#include "cli/serve_options.h"
+#include "cli/unbuilt_options.h"
+#include "server/server.h"
+
+#include <CLI/CLI.hpp>
+
+#include <memory>
+
+namespace mlxcel::cli {
+
+namespace {
+
+struct ServeOptions {
+  ModelOptions model;
+  SamplingOptions sampling;
+  ServeFlags flags;
+  server::ServerOptions server;
+  UnbuiltOptions unbuilt;
+};
+
+int run_serve(const ServeOptions& given) {
+  refuse_unbuilt(given.unbuilt);
+  check_sampling_options(given.sampling);
+  if (given.flags.estimate_memory) {
+    print_memory_estimate(
+        given.model, kPromptAllowance, given.sampling.max_tokens);
+    return kOk;
+  }
+  server::ServerOptions options = given.server;
+  finish_serve_options(given.flags, options);
+  // On servers --adapter and --lora are the same: live unless fused.
+  ModelOptions model = given.model;
+  for (AdapterRequest& adapter : model.adapters) {
+    adapter.fuse = false;
+  }
+  options.load = load_options(model);
+  options.deterministic = given.model.deterministic;
+  options.defaults.sampling = given.sampling.params;
+  options.defaults.max_tokens = given.sampling.max_tokens;
+  options.defaults.dry_breakers = given.sampling.dry_breakers;
+  // -1 arrives as the greatest number.
+  bool seeded = given.sampling.seed && *given.sampling.seed != ~uint64_t(0);
+  options.defaults.random_seed = !seeded;
+  options.defaults.sampling.seed = seeded ? *given.sampling.seed : 0;
+  if (!given.flags.no_memory_check) {
+    check_memory(given.model, given.sampling.max_tokens);
+  }
+  server::run_server(std::move(options));
+  return kOk;
+}
+
+}  // namespace
+
+Action declare_serve(CLI::App& app) {
+  auto options = std::make_shared<ServeOptions>();
+  // llama-server's defaults.
+  SamplingParams& p = options->sampling.params;
+  p.temperature = 0.8f;
+  p.top_k = 40;
+  p.top_p = 0.95f;
+  p.min_p = 0.05f;
+  p.dry_last_n = 64;
+  declare_model_options(app, options->model);
+  declare_serve_options(app, options->flags, options->server);
+  declare_sampling_options(app, options->sampling);
+  options->unbuilt = declare_unbuilt_options(app, serve_unbuilt_options());
+  return [options] { return run_serve(*options); };
+}
+
+}  // namespace mlxcel::cli

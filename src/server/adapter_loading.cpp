@@ -1,0 +1,79 @@
+#include "server/adapter_loading.h"
+
+#include "adapters/adapter.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "http/failure.h"
+
+#include <algorithm>
+#include <future>
+
+namespace mlxcel::server {
+
+namespace fs = std::filesystem;
+using http::Failure;
+
+AdapterLoading::AdapterLoading(
+    LoadOptions options,
+    fs::path folder,
+    std::shared_ptr<LoadedModel> model,
+    Adapters& adapters,
+    Service& service)
+    : options_(std::move(options)),
+      folder_(fs::canonical(folder)),
+      model_(std::move(model)),
+      adapters_(adapters),
+      service_(service) {
+  options_.progress = nullptr;
+}
+
+// The path inside the folder that adapters may come from.
+fs::path AdapterLoading::allowed(const std::string& path) const {
+  fs::path asked(path);
+  std::error_code error;
+  fs::path real =
+      fs::canonical(asked.is_absolute() ? asked : folder_ / asked, error);
+  auto [end, unused] =
+      std::mismatch(folder_.begin(), folder_.end(), real.begin(), real.end());
+  bool inside = !error && end == folder_.end();
+  if (!inside) {
+    throw Failure::bad_request(
+        cat("'", path, "' is no folder inside the one of --lora-dir"),
+        "lora_path");
+  }
+  return real;
+}
+
+void AdapterLoading::load(const std::string& name, const std::string& path) {
+  std::lock_guard lock(mutex_);
+  adapters_.check_new_name(name);
+  LoadOptions options = options_;
+  AdapterRequest request;
+  request.folder = allowed(path);
+  request.fuse = false;
+  request.read = std::make_shared<Adapter>(read_adapter(request.folder));
+  options.adapters.push_back(request);
+  auto model = std::make_shared<LoadedModel>(load_model(options));
+
+  // Between two steps: from here on requests may name the adapter.
+  std::promise<void> swapped;
+  LoadedAdapter adapter = model->adapters.back();
+  adapter.task_name = name;
+  service_.on_engine([&](Engine& engine) {
+    engine.set_model(*model->model, *model->backend);
+    adapters_.add(adapter);
+    swapped.set_value();
+  });
+  swapped.get_future().wait();
+  model_ = std::move(model);
+  options_ = std::move(options);
+  log_info(cat("adapter ", name, " loaded from ", request.folder.string()));
+}
+
+void AdapterLoading::unload(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  adapters_.remove(name);
+  log_info(cat("adapter ", name, " unloaded"));
+}
+
+}  // namespace mlxcel::server

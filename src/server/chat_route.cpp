@@ -1,0 +1,205 @@
+// POST /v1/chat/completions.
+#include "core/error.h"
+#include "server/chat_prompt.h"
+#include "server/openai.h"
+#include "server/request_fields.h"
+#include "server/routes.h"
+
+#include <algorithm>
+
+namespace mlxcel::server {
+
+using nlohmann::json;
+
+namespace {
+
+struct Chat {
+  GenerationRequest generation;
+  size_t n = 1;
+  StreamOptions stream;
+  std::string id = new_id("chatcmpl-");
+  int64_t created = unix_time();
+  std::string model;
+};
+
+void read_limits(Body& body, const App& app, GenerationRequest& generation) {
+  int64_t limit = body.integer("max_tokens", app.model.defaults.max_tokens, -1);
+  generation.max_tokens = body.integer("max_completion_tokens", limit, -1);
+}
+
+void read_logprobs(Body& body, GenerationRequest& generation) {
+  bool wanted = body.flag("logprobs", false);
+  int64_t top = body.integer("top_logprobs", 0, 0, 20);
+  if (!wanted && top > 0) {
+    Body::refuse("top_logprobs", "needs \"logprobs\": true");
+  }
+  generation.logprobs = wanted ? int(top) : -1;
+}
+
+Chat read_chat(const App& app, const http::Request& request) {
+  json object = http::parse_body(request.body);
+  nlohmann::ordered_json raw = nlohmann::ordered_json::parse(request.body);
+  Body body(object);
+  Chat chat;
+  GenerationRequest& generation = chat.generation;
+  generation.adapters = read_adapters(body, app.model, app.adapters);
+  chat.model = body.text("model").value_or(app.model.alias);
+  read_sampling(body, app.model, generation);
+  read_limits(body, app, generation);
+  read_logprobs(body, generation);
+  chat.n = size_t(body.integer("n", 1, 1, 128));
+  chat.stream = read_stream_options(body);
+  generation.stream = chat.stream.stream;
+  ignore_client_fields(body);
+  ChatInput input = read_chat_input(body, raw, app.model);
+  body.finish();
+  generation.prompt = chat_prompt(input, app.model).tokens;
+  return chat;
+}
+
+std::vector<GenerationRequest> choices_of(const Chat& chat) {
+  std::vector<GenerationRequest> out(chat.n, chat.generation);
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i].sampling.seed += i;
+  }
+  return out;
+}
+
+json token_entry(const ServedModel& model, int32_t token, float logprob) {
+  std::string text = model.piece(token);
+  json bytes = json::array();
+  for (unsigned char byte : text) {
+    bytes.push_back(byte);
+  }
+  return {{"token", text}, {"logprob", logprob}, {"bytes", bytes}};
+}
+
+json logprobs_of(const App& app, const Chat& chat, const GenerationPart& part) {
+  if (chat.generation.logprobs < 0) {
+    return nullptr;
+  }
+  json content = json::array();
+  for (const TokenLogprob& entry : part.logprobs) {
+    json one = token_entry(app.model, entry.token, entry.logprob);
+    one["top_logprobs"] = json::array();
+    for (const auto& [token, logprob] : entry.top) {
+      one["top_logprobs"].push_back(token_entry(app.model, token, logprob));
+    }
+    content.push_back(std::move(one));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+json envelope(const Chat& chat, const char* object) {
+  return {
+      {"id", chat.id},
+      {"object", object},
+      {"created", chat.created},
+      {"model", chat.model},
+      {"choices", json::array()}};
+}
+
+json chunk_of(const Chat& chat, size_t index, const json& delta) {
+  json chunk = envelope(chat, "chat.completion.chunk");
+  chunk["choices"].push_back(
+      {{"index", index},
+       {"delta", delta},
+       {"logprobs", nullptr},
+       {"finish_reason", nullptr}});
+  if (chat.stream.include_usage) {
+    chunk["usage"] = nullptr;
+  }
+  return chunk;
+}
+
+http::Task<> stream_chat(
+    const App& app, const Chat& chat, http::Response& response) {
+  Answers answers(app, response, choices_of(chat));
+  response.start_events();
+  for (size_t i = 0; i < chat.n; ++i) {
+    json first = chunk_of(chat, i, {{"role", "assistant"}, {"content", ""}});
+    bool sent = co_await write_chunk(response, first);
+    if (!sent) {
+      co_return;
+    }
+  }
+  std::vector<GenerationEnd> ends(chat.n);
+  while (!answers.all_ended()) {
+    std::optional<GenerationPart> part = co_await answers.next();
+    if (!part) {
+      co_return;
+    }
+    if (!part->text.empty() || !part->logprobs.empty()) {
+      json chunk = chunk_of(chat, part->index, {{"content", part->text}});
+      chunk["choices"][0]["logprobs"] = logprobs_of(app, chat, *part);
+      bool sent = co_await write_chunk(response, chunk);
+      if (!sent) {
+        co_return;
+      }
+    }
+    if (part->end) {
+      json chunk = chunk_of(chat, part->index, json::object());
+      chunk["choices"][0]["finish_reason"] = finish_reason(part->end->stop);
+      chunk["timings"] = timings_of(*part->end);
+      log_generation(response, *part->end);
+      ends[part->index] = std::move(*part->end);
+      bool sent = co_await write_chunk(response, chunk);
+      if (!sent) {
+        co_return;
+      }
+    }
+  }
+  if (chat.stream.include_usage) {
+    json chunk = envelope(chat, "chat.completion.chunk");
+    chunk["usage"] = usage_of(ends, chat.n);
+    bool sent = co_await write_chunk(response, chunk);
+    if (!sent) {
+      co_return;
+    }
+  }
+  json done = nullptr;
+  co_await write_chunk(response, done);
+}
+
+http::Task<> answer_chat(
+    const App& app, const http::Request& request, http::Response& response) {
+  Chat chat = read_chat(app, request);
+  if (chat.stream.stream) {
+    co_await stream_chat(app, chat, response);
+    co_return;
+  }
+  Answers answers(app, response, choices_of(chat));
+  std::vector<GenerationPart> parts = co_await collect(answers, chat.n);
+  if (parts.empty()) {
+    co_return;
+  }
+  json body = envelope(chat, "chat.completion");
+  std::vector<GenerationEnd> ends;
+  for (GenerationPart& part : parts) {
+    body["choices"].push_back(
+        {{"index", part.index},
+         {"message", {{"role", "assistant"}, {"content", part.text}}},
+         {"logprobs", logprobs_of(app, chat, part)},
+         {"finish_reason", finish_reason(part.end->stop)}});
+    log_generation(response, *part.end);
+    ends.push_back(std::move(*part.end));
+  }
+  body["usage"] = usage_of(ends, chat.n);
+  body["timings"] = timings_of(ends[0]);
+  response.send_json(200, body);
+}
+
+}  // namespace
+
+void add_chat_routes(http::Router& router, const App& app) {
+  http::Route route;
+  route.method = "POST";
+  route.style = http::ErrorStyle::openai;
+  route.handler = [&app](
+                      const http::Request& request, http::Response& response) {
+    return answer_chat(app, request, response);
+  };
+  router.add({"/v1/chat/completions", "/chat/completions"}, route);
+}
+
+}  // namespace mlxcel::server

@@ -1,0 +1,33 @@
+// The fields that the generating routes share.
+#pragma once
+
+#include "server/adapters.h"
+#include "server/body.h"
+#include "server/generation.h"
+#include "server/served_model.h"
+
+#include <string>
+#include <vector>
+
+namespace mlxcel::server {
+
+// Temperature to XTC, `seed`, `logit_bias`, `ignore_eos` and `stop`: those that
+// are given replace the defaults. Throws Failure that names the field.
+void read_sampling(
+    Body& body, const ServedModel& model, GenerationRequest& request);
+
+// `lora`, and on routes with a model name the adapter that it names. Throws
+// Failure: 404 for a model that is not served.
+AdapterChoice read_adapters(
+    Body& body, const ServedModel& model, const Adapters& adapters);
+
+// `prompt`: a text, ids, texts and ids mixed, or an array of these; each is
+// one prompt with one BOS. Throws Failure for other values.
+std::vector<std::vector<int32_t>> read_prompts(
+    const nlohmann::json& value, const ServedModel& model);
+
+// The ids of a text, with a warning in the log for a doubled BOS.
+std::vector<int32_t> encode_text(
+    const std::string& text, const ServedModel& model);
+
+}  // namespace mlxcel::server

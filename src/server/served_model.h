@@ -1,0 +1,69 @@
+// The model that the server answers with, as the routes see it: names, text
+// side and the defaults of requests. Shared by all threads; nothing changes.
+#pragma once
+
+#include "engine/sampler.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace mlxcel::server {
+
+// What a request gets that does not say otherwise.
+struct RequestDefaults {
+  SamplingParams sampling;
+  bool random_seed = true;
+  int64_t max_tokens = -1;
+  std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};
+  bool cache_prompt = true;
+};
+
+// The text of every token, for what has to look at all of them.
+class TokenTexts {
+ public:
+  explicit TokenTexts(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  // Sorted ids whose text holds one of these, for DRY.
+  std::vector<int32_t> holding(const std::vector<std::string>& parts) const;
+
+ private:
+  const Tokenizer& tokenizer_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::string> texts_;  // filled on first use
+  mutable std::map<std::vector<std::string>, std::vector<int32_t>> found_;
+};
+
+struct ServedModel {
+  std::string alias;  // its name on the API
+  std::filesystem::path folder;
+  int64_t created = 0;  // seconds since 1970
+  std::string family;
+  int64_t vocab_size = 0;
+  int64_t context = 0;        // positions of one sequence here
+  int64_t model_context = 0;  // as config.json states it; 0: not stated
+  int slots = 1;
+  uint64_t weight_bytes = 0;
+  std::string surgery;  // the recipe in force; "" for none
+  std::vector<int32_t> eos;
+
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ChatTemplate> chat_template;  // null: none
+  std::string chat_template_source;
+  nlohmann::ordered_json template_kwargs = nlohmann::ordered_json::object();
+  std::unique_ptr<TokenTexts> token_texts;
+  RequestDefaults defaults;
+
+  // A token's text as one string: its bytes where they are UTF-8 of their own,
+  // U+FFFD in their place where not.
+  std::string piece(int32_t token) const;
+};
+
+}  // namespace mlxcel::server

@@ -1,0 +1,243 @@
+#include "server/server.h"
+
+#include "adapters/adapter.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "engine/memory.h"
+#include "http/server.h"
+#include "io/checkpoint.h"
+#include "io/json.h"
+#include "loading/compose.h"
+#include "models/family.h"
+#include "server/adapter_loading.h"
+#include "server/openai.h"
+#include "text/special_ids.h"
+#include "text/tokenizer_config.h"
+
+#include <algorithm>
+#include <future>
+#include <optional>
+
+namespace mlxcel::server {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Enough to fill the products of a CPU; more waits than it helps.
+constexpr int kAutomaticSlots = 32;
+// Less context than this is of no use to anyone.
+constexpr int64_t kLeastContext = 512;
+// Of the free memory, when the KV cache may choose.
+constexpr double kMemoryShare = 0.6;
+
+nlohmann::ordered_json parse_kwargs(const std::string& text) {
+  if (text.empty()) {
+    return nlohmann::ordered_json::object();
+  }
+  bool object = parse_json(text, "--chat-template-kwargs").is_object();
+  if (!object) {
+    throw UsageError(
+        "wrong --chat-template-kwargs",
+        cat("'", text, "' is no JSON object"),
+        "write for example '{\"enable_thinking\": false}'");
+  }
+  return nlohmann::ordered_json::parse(text);
+}
+
+std::string template_source(const fs::path& folder) {
+  if (fs::exists(folder / "chat_template.jinja")) {
+    return read_text_file(folder / "chat_template.jinja");
+  }
+  nlohmann::ordered_json json = TokenizerConfig::load(folder).json;
+  bool plain =
+      json.contains("chat_template") && json["chat_template"].is_string();
+  return plain ? json["chat_template"].get<std::string>() : std::string();
+}
+
+// The text side of the model.
+ServedModel open_text(const ServerOptions& options, const fs::path& folder) {
+  ServedModel model;
+  model.template_kwargs = parse_kwargs(options.chat_template.kwargs);
+  model.tokenizer = Tokenizer::load(folder);
+  const ChatTemplateOptions& given = options.chat_template;
+  if (!given.text.empty() || !given.file.empty()) {
+    model.chat_template_source =
+        given.text.empty() ? read_text_file(given.file) : given.text;
+    model.chat_template =
+        ChatTemplate::from_source(model.chat_template_source, folder);
+  } else {
+    model.chat_template = ChatTemplate::load(folder);
+    model.chat_template_source = template_source(folder);
+  }
+  model.token_texts = std::make_unique<TokenTexts>(*model.tokenizer);
+  return model;
+}
+
+std::string alias_of(const ServerOptions& options, const fs::path& folder) {
+  if (!options.alias.empty()) {
+    return options.alias;
+  }
+  fs::path full = fs::weakly_canonical(folder);
+  return full.has_filename() ? full.filename().string()
+                             : full.parent_path().filename().string();
+}
+
+// How many positions a sequence may have, and how many blocks there are.
+struct Capacity {
+  int slots = 1;
+  int64_t context = 0;
+  int max_blocks = 0;
+};
+
+Capacity capacity_of(const CapacityOptions& options, const LoadedModel& model) {
+  Capacity out;
+  out.slots = options.slots > 0 ? options.slots : kAutomaticSlots;
+  int64_t block_bytes = model.model->kv_cache_spec().bytes_per_block();
+  int64_t context = model.max_positions;
+  if (options.ctx_size > 0) {
+    int64_t own = std::max(kLeastContext, options.ctx_size / out.slots);
+    if (context > 0 && own > context) {
+      log_warning(
+          cat("--ctx-size gives each slot ",
+              own,
+              " positions, more than the model's ",
+              context,
+              "; it gets those"));
+    }
+    context = context > 0 ? std::min(context, own) : own;
+  }
+  out.context = context;
+  if (block_bytes == 0) {
+    return out;
+  }
+  int64_t blocks = options.kv_bytes / block_bytes;
+  if (options.kv_bytes == 0) {
+    // All slots full, and what the prefix cache may hold, if there is room.
+    int64_t wanted = options.prefix_cache.bytes / block_bytes;
+    wanted += context > 0 ? blocks_for(context) * out.slots : int64_t(1) << 30;
+    double free = kMemoryShare * double(available_memory());
+    blocks = free > 0 ? std::min(wanted, int64_t(free) / block_bytes) : wanted;
+  }
+  if (blocks < 1) {
+    throw UsageError(
+        "no room for the KV cache",
+        cat("a block of ",
+            kKvBlockSize,
+            " positions takes ",
+            block_bytes,
+            " bytes"),
+        "give a larger --kv-cache-budget, or free memory");
+  }
+  out.max_blocks = int(std::min<int64_t>(blocks, 1 << 30));
+  int64_t room = out.max_blocks * kKvBlockSize;
+  if (out.context == 0 || out.context > room) {
+    out.context = room;
+  }
+  return out;
+}
+
+// The first step reads in what later ones use.
+void warm_up(Engine& engine) {
+  int64_t id = engine.add({.prompt = {0}, .max_tokens = 2, .use_cache = false});
+  while (!engine.idle()) {
+    engine.step();
+  }
+  engine.release(id);
+}
+
+}  // namespace
+
+void run_server(ServerOptions options) {
+  fs::path folder = checkpoint_folder(options.load.model);
+  parse_kwargs(options.chat_template.kwargs);
+  if (!options.lora_dir.empty() && !fs::is_directory(options.lora_dir)) {
+    throw UsageError(
+        cat("--lora-dir ", options.lora_dir.string(), " is no folder"),
+        "",
+        "give the folder that holds the adapters' folders");
+  }
+  for (AdapterRequest& adapter : options.load.adapters) {
+    adapter.read = std::make_shared<Adapter>(read_adapter(adapter.folder));
+  }
+
+  http::Router router;
+  http::Registry metrics;
+  http::Server server(options.http, router, &metrics);
+  server.bind();
+
+  // The text side needs about as long as a small model's weights.
+  auto text = std::async(
+      std::launch::async, [&] { return open_text(options, folder); });
+  auto loaded = std::make_shared<LoadedModel>(load_model(options.load));
+  ServedModel model = text.get();
+  Capacity capacity = capacity_of(options.capacity, *loaded);
+
+  model.alias = alias_of(options, folder);
+  model.folder = loaded->folder;
+  model.created = unix_time();
+  model.family = loaded->family->name;
+  model.vocab_size = loaded->model->vocab_size();
+  model.context = capacity.context;
+  model.model_context = loaded->max_positions;
+  model.slots = capacity.slots;
+  model.weight_bytes = loaded->weight_bytes;
+  model.surgery = recipe_path(options.load).string();
+  model.eos = eos_ids(loaded->config.json(), folder, model.tokenizer.get());
+  model.defaults = options.defaults;
+  Adapters adapters(
+      loaded->adapters, model.alias, options.lora_init_without_apply);
+
+  EngineOptions engine_options;
+  engine_options.prefill_chunk = options.capacity.prefill_chunk;
+  engine_options.max_sequences = capacity.slots;
+  engine_options.max_blocks = capacity.max_blocks;
+  engine_options.max_positions = capacity.context;
+  engine_options.reuse_generated = !options.deterministic;
+  engine_options.prefix_cache = options.capacity.prefix_cache;
+  engine_options.preemption = options.capacity.preemption;
+  engine_options.admission_watermark = options.capacity.admission_watermark;
+  engine_options.step_seconds = options.capacity.step_seconds;
+  Engine engine(*loaded->model, *loaded->backend, engine_options);
+  if (options.warmup) {
+    warm_up(engine);
+  }
+
+  Service service(
+      engine,
+      *model.tokenizer,
+      model.eos,
+      {.max_running = capacity.slots,
+       .max_queued = options.capacity.max_queued,
+       .context = capacity.context,
+       .use_cache = options.capacity.prefix_cache.bytes > 0},
+      metrics);
+  http::add_process_metrics(metrics);
+  std::optional<AdapterLoading> loading;
+  App app{model, adapters, service, metrics, options.routes, {}, {}};
+  if (!options.lora_dir.empty()) {
+    loading.emplace(options.load, options.lora_dir, loaded, adapters, service);
+    loaded.reset();  // the loading holds the one in use
+    app.load_adapter = [&](const std::string& name, const std::string& path) {
+      loading->load(name, path);
+    };
+    app.unload_adapter = [&](const std::string& name) {
+      loading->unload(name);
+    };
+  }
+  add_routes(router, app);
+  log_info(
+      cat("Serving ",
+          model.alias,
+          " on ",
+          server.url(),
+          ": ",
+          capacity.slots,
+          " slots, ",
+          capacity.context,
+          " positions each"));
+  server.run();
+  service.stop();
+}
+
+}  // namespace mlxcel::server

@@ -1,0 +1,406 @@
+#include "server/service.h"
+
+#include "core/error.h"
+#include "core/log.h"
+#include "engine/text_stream.h"
+#include "http/failure.h"
+#include "server/figures.h"
+#include "server/logprobs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace mlxcel::server {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using http::Failure;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+}  // namespace
+
+struct Service::Running {
+  int64_t id = 0;
+  size_t index = 0;
+  GenerationRequest request;
+  PartSink sink;
+  std::shared_ptr<GenerationHandle> handle;
+  TextStream text;
+  Clock::time_point arrived, started, first, last;
+  bool has_started = false;
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;  // of the next draw, when log-probabilities count
+  std::vector<TokenLogprob> prompt_logprobs;
+  GenerationPart part;  // what has not been sent yet
+  bool ended = false;
+
+  Running(const Tokenizer& tokenizer, GenerationRequest given)
+      : request(std::move(given)),
+        text(tokenizer, request.stops, request.skip_special) {}
+};
+
+Service::Service(
+    Engine& engine,
+    const Tokenizer& tokenizer,
+    std::vector<int32_t> eos,
+    const ServiceOptions& options,
+    http::Registry& metrics)
+    : engine_(engine),
+      tokenizer_(tokenizer),
+      eos_(std::move(eos)),
+      options_(options),
+      vocab_size_(engine.vocab_size()),
+      figures_(std::make_unique<Figures>(metrics)),
+      thread_([this] { loop(); }) {}
+
+Service::~Service() {
+  stop();
+}
+
+void Service::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+int Service::running() const {
+  return in_flight_.load(std::memory_order_relaxed);
+}
+
+void Service::check(const GenerationRequest& request) const {
+  if (request.prompt.empty()) {
+    throw Failure::bad_request(
+        "the prompt is empty: it has no token, so there is nothing to continue",
+        "prompt");
+  }
+  int64_t length = int64_t(request.prompt.size());
+  if (options_.context > 0 && length > options_.context) {
+    Failure failure(
+        400,
+        "exceed_context_size_error",
+        cat("the prompt has ",
+            length,
+            " tokens, more than the context of ",
+            options_.context));
+    failure.code = "context_length_exceeded";
+    failure.details = {
+        {"n_prompt_tokens", length}, {"n_ctx", options_.context}};
+    throw failure;
+  }
+  for (int32_t token : request.prompt) {
+    if (token < 0 || token >= vocab_size_) {
+      throw Failure::bad_request(
+          cat("token ",
+              token,
+              " is outside the vocabulary of ",
+              vocab_size_,
+              " tokens"),
+          "prompt");
+    }
+  }
+  for (const auto& [token, bias] : request.sampling.logit_bias) {
+    if (token < 0 || token >= vocab_size_) {
+      throw Failure::bad_request(
+          cat("token ",
+              token,
+              " is outside the vocabulary of ",
+              vocab_size_,
+              " tokens"),
+          "logit_bias");
+    }
+  }
+  mlxcel::check(request.sampling);
+  StopStrings valid(request.stops);
+}
+
+std::shared_ptr<GenerationHandle> Service::submit(
+    std::vector<GenerationRequest> requests, PartSink sink) {
+  for (const GenerationRequest& request : requests) {
+    check(request);
+  }
+  auto handle = std::make_shared<GenerationHandle>();
+  {
+    std::lock_guard lock(mutex_);
+    int limit = options_.max_running + options_.max_queued;
+    bool full = in_flight_ + int(requests.size()) > limit;
+    if (full || stopping_) {
+      figures_->refused.add();
+      Failure failure(
+          503,
+          "unavailable_error",
+          stopping_ ? std::string("the server is stopping")
+                    : cat("the queue is full: ",
+                          in_flight_.load(),
+                          " of at most ",
+                          limit,
+                          " sequences run or wait"));
+      failure.retry_after = 1;
+      throw failure;
+    }
+    in_flight_ += int(requests.size());
+    submissions_.push_back(
+        {std::move(requests), std::move(sink), handle, Clock::now()});
+  }
+  wake_.notify_one();
+  return handle;
+}
+
+void Service::on_engine(std::function<void(Engine&)> work) {
+  {
+    std::lock_guard lock(mutex_);
+    work_.push_back(std::move(work));
+  }
+  wake_.notify_one();
+}
+
+void Service::inspect(std::function<void(std::vector<SlotInfo>)> use) {
+  on_engine([this, use = std::move(use)](Engine& engine) {
+    std::vector<SlotInfo> slots;
+    for (const auto& running : running_) {
+      slots.push_back(
+          {running->id,
+           engine.info(running->id),
+           running->request.max_tokens,
+           double(running->request.sampling.temperature)});
+    }
+    use(std::move(slots));
+  });
+}
+
+void Service::loop() {
+  std::deque<Submission> submissions;
+  std::deque<std::function<void(Engine&)>> work;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] {
+        return stopping_ || !submissions_.empty() || !work_.empty() ||
+               !running_.empty();
+      });
+      if (stopping_) {
+        break;
+      }
+      submissions.swap(submissions_);
+      work.swap(work_);
+    }
+    for (Submission& submission : submissions) {
+      start(std::move(submission));
+    }
+    submissions.clear();
+    for (auto& function : work) {
+      function(engine_);
+    }
+    work.clear();
+    drop_cancelled();
+    if (!running_.empty()) {
+      step();
+    }
+    publish();
+  }
+  std::deque<Submission> rest;
+  {
+    std::lock_guard lock(mutex_);
+    rest.swap(submissions_);
+  }
+  for (Submission& submission : rest) {
+    start(std::move(submission));
+  }
+  Failure failure(503, "unavailable_error", "the server is stopping");
+  fail_all(std::make_exception_ptr(failure));
+}
+
+void Service::start(Submission submission) {
+  for (size_t i = 0; i < submission.requests.size(); ++i) {
+    auto running = std::make_unique<Running>(
+        tokenizer_, std::move(submission.requests[i]));
+    Running& r = *running;
+    r.index = i;
+    r.sink = submission.sink;
+    r.handle = submission.handle;
+    r.arrived = submission.arrived;
+    SequenceOptions options;
+    options.prompt = r.request.prompt;
+    options.max_tokens = r.request.max_tokens;
+    options.sampling = r.request.sampling;
+    if (r.request.ignore_eos) {
+      for (int32_t token : eos_) {
+        options.sampling.logit_bias.emplace_back(token, -INFINITY);
+      }
+    } else {
+      options.eos = eos_;
+    }
+    options.adapter_scales = r.request.adapters.scales;
+    options.cache_key = r.request.adapters.digest;
+    options.use_cache = options_.use_cache && r.request.cache_prompt;
+    if (r.request.grammar) {
+      options.constraint = r.request.grammar->start();
+    }
+    options.all_prompt_logits = r.request.prompt_logprobs;
+    if (r.request.logprobs >= 0) {
+      options.on_logits = [&r](
+                              int64_t position, std::span<const float> logits) {
+        size_t next = size_t(position) + 1;
+        if (next < r.request.prompt.size()) {
+          r.prompt_logprobs.push_back(
+              logprob_of(logits, r.request.prompt[next], r.request.logprobs));
+        } else {
+          r.logits.assign(logits.begin(), logits.end());
+        }
+      };
+    }
+    figures_->count_request(r.request);
+    try {
+      r.id = engine_.add(std::move(options));
+      running_.push_back(std::move(running));
+    } catch (...) {
+      GenerationPart part;
+      part.index = i;
+      part.end.emplace();
+      part.end->failure = std::current_exception();
+      r.sink(std::move(part));
+      --in_flight_;
+    }
+  }
+}
+
+void Service::drop_cancelled() {
+  std::erase_if(running_, [this](auto& running) {
+    if (!running->handle->cancelled()) {
+      return false;
+    }
+    engine_.release(running->id);
+    figures_->cancelled.add();
+    --in_flight_;
+    return true;
+  });
+}
+
+void Service::fail_all(const std::exception_ptr& failure) {
+  for (auto& running : running_) {
+    engine_.release(running->id);
+    GenerationPart part;
+    part.index = running->index;
+    part.end.emplace();
+    part.end->failure = failure;
+    running->sink(std::move(part));
+    --in_flight_;
+  }
+  running_.clear();
+}
+
+void Service::step() {
+  try {
+    const std::vector<Event>& events = engine_.step();
+    Clock::time_point now = Clock::now();
+    for (auto& running : running_) {
+      if (!running->has_started &&
+          engine_.info(running->id).state != SequenceState::waiting) {
+        running->has_started = true;
+        running->started = now;
+      }
+    }
+    // Both are in the order of the sequences' ids, or nearly so.
+    for (const Event& event : events) {
+      auto place = std::lower_bound(
+          running_.begin(),
+          running_.end(),
+          event.sequence,
+          [](const auto& running, int64_t id) { return running->id < id; });
+      if (place != running_.end() && (*place)->id == event.sequence) {
+        take(**place, event);
+      }
+    }
+  } catch (const std::exception& error) {
+    log_warning(cat("a step failed: ", error.what()));
+    fail_all(std::current_exception());
+    return;
+  }
+  std::erase_if(running_, [this](auto& running) {
+    if (running->ended) {
+      engine_.release(running->id);
+      --in_flight_;
+    }
+    return running->ended;
+  });
+}
+
+void Service::take(Running& r, const Event& event) {
+  Clock::time_point now = Clock::now();
+  if (event.token >= 0) {
+    if (r.tokens.empty()) {
+      r.first = now;
+      figures_->first_token.observe(seconds_between(r.arrived, now));
+    } else {
+      figures_->inter_token.observe(seconds_between(r.last, now));
+    }
+    r.last = now;
+    r.tokens.push_back(event.token);
+    r.part.tokens.push_back(event.token);
+    if (r.request.logprobs >= 0) {
+      r.part.logprobs.push_back(
+          logprob_of(r.logits, event.token, r.request.logprobs));
+    }
+    if (event.finish != FinishReason::eos) {
+      r.part.text += r.text.push(event.token);
+    }
+  }
+  if (event.finish != FinishReason::none || r.text.stopped()) {
+    end(r, event.finish);
+  } else if (r.request.stream && !r.part.text.empty()) {
+    r.part.index = r.index;
+    r.sink(std::exchange(r.part, {}));
+  }
+}
+
+void Service::end(Running& r, FinishReason finish) {
+  Clock::time_point now = Clock::now();
+  r.ended = true;
+  r.part.index = r.index;
+  r.part.text += r.text.finish();
+  GenerationEnd end;
+  if (finish == FinishReason::failed) {
+    end.failure = engine_.failure(r.id);
+  } else if (finish == FinishReason::no_memory) {
+    Failure failure(
+        503,
+        "unavailable_error",
+        "the KV cache is too small for this prompt and its answer");
+    end.failure = std::make_exception_ptr(failure);
+  }
+  bool whole = finish == FinishReason::eos || finish == FinishReason::complete;
+  end.stop = r.text.stopped() ? StopKind::stop_string
+             : whole          ? StopKind::eos
+                              : StopKind::length;
+  if (r.text.stopped()) {
+    end.stopping_word = r.request.stops[*r.text.stopped()];
+  }
+  end.prompt_tokens = int64_t(r.request.prompt.size());
+  end.cached_tokens = engine_.num_cached(r.id);
+  if (r.tokens.empty()) {
+    r.first = now;
+  }
+  end.queue_seconds = seconds_between(r.arrived, r.started);
+  end.prompt_seconds = seconds_between(r.started, r.first);
+  end.decode_seconds = seconds_between(r.first, now);
+  end.tokens = r.tokens;
+  end.prompt_logprobs = std::move(r.prompt_logprobs);
+  figures_->count_end(r.request, end);
+  r.part.end = std::move(end);
+  r.sink(std::move(r.part));
+}
+
+void Service::publish() {
+  figures_->update(engine_);
+}
+
+}  // namespace mlxcel::server

@@ -1,0 +1,108 @@
+// The one thread that owns the engine. Handlers submit requests from any
+// thread; parts come back through their sinks.
+#pragma once
+
+#include "http/metrics.h"
+#include "server/generation.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace mlxcel::server {
+
+struct ServiceOptions {
+  int max_running = 16;  // sequences that run together
+  int max_queued = 32;   // beyond them; more are refused
+  int64_t context = 0;   // positions of a sequence
+  bool use_cache = true;
+};
+
+struct SlotInfo {
+  int64_t task = 0;
+  SequenceInfo sequence;
+  int64_t max_tokens = -1;
+  double temperature = 0;
+};
+
+class Service {
+ public:
+  // All references outlive the service.
+  Service(
+      Engine& engine,
+      const Tokenizer& tokenizer,
+      std::vector<int32_t> eos,
+      const ServiceOptions& options,
+      http::Registry& metrics);
+  ~Service();
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  // Queues the requests together, or none. Throws Failure: 400 for prompts
+  // that cannot run (empty, too long, tokens outside the vocabulary), 503 when
+  // the queue is full or the service ends.
+  std::shared_ptr<GenerationHandle> submit(
+      std::vector<GenerationRequest> requests, PartSink sink);
+
+  // Runs between two steps, on the engine's thread.
+  void on_engine(std::function<void(Engine&)> work);
+  // What runs and waits, for /slots; `use` is called on the engine's thread.
+  void inspect(std::function<void(std::vector<SlotInfo>)> use);
+
+  int running() const;  // requests that have not ended
+  int64_t context() const {
+    return options_.context;
+  }
+  const ServiceOptions& options() const {
+    return options_;
+  }
+
+  // Ends the thread; what still runs is cancelled.
+  void stop();
+
+ private:
+  struct Running;
+  struct Figures;
+  struct Submission {
+    std::vector<GenerationRequest> requests;
+    PartSink sink;
+    std::shared_ptr<GenerationHandle> handle;
+    std::chrono::steady_clock::time_point arrived;
+  };
+
+  void check(const GenerationRequest& request) const;
+  void loop();
+  void start(Submission submission);
+  void step();
+  void take(Running& running, const Event& event);
+  void end(Running& running, FinishReason finish);
+  void fail_all(const std::exception_ptr& failure);
+  void drop_cancelled();
+  void publish();
+
+  Engine& engine_;
+  const Tokenizer& tokenizer_;
+  std::vector<int32_t> eos_;
+  ServiceOptions options_;
+  int64_t vocab_size_;
+  std::unique_ptr<Figures> figures_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Submission> submissions_;
+  std::deque<std::function<void(Engine&)>> work_;
+  bool stopping_ = false;
+  std::atomic<int> in_flight_{0};
+
+  std::vector<std::unique_ptr<Running>> running_;  // by sequence, ascending
+  std::thread thread_;
+};
+
+}  // namespace mlxcel::server

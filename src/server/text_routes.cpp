@@ -1,0 +1,125 @@
+// POST /tokenize, /detokenize and /apply-template.
+#include "core/error.h"
+#include "server/body.h"
+#include "server/chat_prompt.h"
+#include "server/routes.h"
+
+namespace mlxcel::server {
+
+using nlohmann::json;
+
+namespace {
+
+// Well-formed UTF-8 without replacement characters.
+bool is_text(const std::string& piece) {
+  return piece.find("\xEF\xBF\xBD") == std::string::npos;
+}
+
+json piece_of(const ServedModel& model, int32_t token) {
+  std::string piece = model.piece(token);
+  if (is_text(piece)) {
+    return piece;
+  }
+  json bytes = json::array();
+  for (unsigned char byte : piece) {
+    bytes.push_back(byte);
+  }
+  return bytes;
+}
+
+void tokenize(
+    const App& app, const http::Request& request, http::Response& response) {
+  json object = http::parse_body(request.body);
+  Body body(object);
+  std::optional<std::string> content = body.text("content");
+  bool add_special = body.flag("add_special", false);
+  bool parse_special = body.flag("parse_special", true);
+  bool with_pieces = body.flag("with_pieces", false);
+  body.finish();
+  if (!content) {
+    Body::refuse("content", "is missing; give the text");
+  }
+  std::vector<int32_t> ids =
+      parse_special ? app.model.tokenizer->encode(*content, add_special)
+                    : app.model.tokenizer->encode_plain(*content, add_special);
+  json tokens = json::array();
+  for (int32_t id : ids) {
+    if (with_pieces) {
+      tokens.push_back({{"id", id}, {"piece", piece_of(app.model, id)}});
+    } else {
+      tokens.push_back(id);
+    }
+  }
+  response.send_json(200, {{"tokens", tokens}});
+}
+
+void detokenize(
+    const App& app, const http::Request& request, http::Response& response) {
+  json object = http::parse_body(request.body);
+  Body body(object);
+  const json* tokens = body.find("tokens");
+  body.finish();
+  if (tokens == nullptr || !tokens->is_array()) {
+    Body::refuse("tokens", "must be an array of token ids");
+  }
+  std::vector<int32_t> ids;
+  for (const json& token : *tokens) {
+    bool inside = token.is_number_unsigned() &&
+                  token.get<uint64_t>() < uint64_t(app.model.vocab_size);
+    if (!inside) {
+      Body::refuse(
+          "tokens",
+          cat("holds ",
+              token.dump(),
+              ", which is no token of a vocabulary of ",
+              app.model.vocab_size));
+    }
+    ids.push_back(token.get<int32_t>());
+  }
+  response.send_json(
+      200, {{"content", app.model.tokenizer->decode(ids, false)}});
+}
+
+void apply_template(
+    const App& app, const http::Request& request, http::Response& response) {
+  json object = http::parse_body(request.body);
+  nlohmann::ordered_json raw = nlohmann::ordered_json::parse(request.body);
+  Body body(object);
+  ChatInput input = read_chat_input(body, raw, app.model);
+  if (const json* tools = body.find("tools")) {
+    if (!tools->is_array()) {
+      Body::refuse("tools", cat("must be an array, not ", kind_of(*tools)));
+    }
+    input.tools = raw.at("tools");
+  }
+  body.ignore({"model"});
+  body.finish();
+  response.send_json(200, {{"prompt", render_chat(input, app.model)}});
+}
+
+http::Route post(
+    const std::string& path,
+    const App& app,
+    void (*handler)(const App&, const http::Request&, http::Response&)) {
+  http::Route route;
+  route.method = "POST";
+  route.path = path;
+  route.handler = http::immediate(
+      [&app, handler](const http::Request& request, http::Response& response) {
+        handler(app, request, response);
+      });
+  return route;
+}
+
+}  // namespace
+
+void add_tokenize_routes(http::Router& router, const App& app) {
+  router.add(post("/tokenize", app, tokenize));
+  router.add(post("/detokenize", app, detokenize));
+}
+
+void add_template_routes(http::Router& router, const App& app) {
+  router.add(post("/apply-template", app, apply_template));
+}
+
+}  // namespace mlxcel::server
