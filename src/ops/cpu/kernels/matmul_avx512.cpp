@@ -17,6 +17,7 @@ constexpr int kIntegerRows = 12;  // of a tile at once, integer products
 #include "ops/cpu/kernels/matmul_formats.h"
 // clang-format off
 #include "ops/cpu/kernels/decode_kernels.h"
+#include "ops/cpu/kernels/decode_dispatch.h"
 #include "ops/cpu/kernels/panel_pack.h"
 #include "ops/cpu/kernels/panel_kernels.h"
 #include "ops/cpu/kernels/element_kernels.h"

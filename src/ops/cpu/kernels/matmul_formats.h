@@ -154,6 +154,26 @@ inline int64_t min_of(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
+// Calls f<n>(first row) over groups of at most kMost rows, evenly cut.
+template <int kMost, typename Function>
+inline void for_row_groups(int rows, Function f) {
+  int groups = (rows + kMost - 1) / kMost;
+  for (int g = 0; g < groups; ++g) {
+    int first = rows * g / groups;
+    int n = rows * (g + 1) / groups - first;
+    auto pick = [&]<int kX>(auto&& self) {
+      if constexpr (kX <= kMost) {
+        if (n == kX) {
+          f.template operator()<kX>(first);
+        } else {
+          self.template operator()<kX + 1>(self);
+        }
+      }
+    };
+    pick.template operator()<1>(pick);
+  }
+}
+
 // Lane sums of four vectors, each by the same tree: halves are folded down to
 // four lanes, then lanes (0 + 2) + (1 + 3).
 inline __m128 sum_lanes(F a, F b, F c, F d) {

@@ -140,26 +140,6 @@ void integer_strip(
   store_strip<kX>(acc, outputs, y, ldy);
 }
 
-// Calls f<n>(first row) over groups of at most kMost rows, evenly cut.
-template <int kMost, typename Function>
-inline void for_row_groups(int rows, Function f) {
-  int groups = (rows + kMost - 1) / kMost;
-  for (int g = 0; g < groups; ++g) {
-    int first = rows * g / groups;
-    int n = rows * (g + 1) / groups - first;
-    auto pick = [&]<int kX>(auto&& self) {
-      if constexpr (kX <= kMost) {
-        if (n == kX) {
-          f.template operator()<kX>(first);
-        } else {
-          self.template operator()<kX + 1>(self);
-        }
-      }
-    };
-    pick.template operator()<1>(pick);
-  }
-}
-
 void panel_multiply(
     const Matrix& m,
     const std::byte* panel,
