@@ -241,10 +241,28 @@ const Family& require_generation(
 
 namespace {
 
+bool has_any(
+    std::string_view key, std::initializer_list<std::string_view> parts) {
+  return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {
+    return key.find(part) != std::string_view::npos;
+  });
+}
+
 bool is_vision_key(std::string_view key) {
-  return key.find("vision_tower.") != std::string_view::npos ||
-         key.find("visual.") != std::string_view::npos ||
-         key.find("vision_model.") != std::string_view::npos;
+  return has_any(key, {"vision_tower.", "visual.", "vision_model."});
+}
+
+// What joins a tower to the text model, which is of no use without it.
+bool is_connector_key(std::string_view key) {
+  return has_any(
+      key,
+      {"multi_modal_projector.",
+       "vision_adapter.",
+       "vision_projection.",
+       "vision_embedder.",
+       "embed_vision.",
+       "embed_audio.",
+       "audio_tower."});
 }
 
 }  // namespace
@@ -266,7 +284,7 @@ void drop_unused_tower(const Config& config, WeightMap& weights) {
     return;
   }
   for (const std::string& key : weights.keys()) {
-    if (is_vision_key(key)) {
+    if (is_vision_key(key) || is_connector_key(key)) {
       weights.erase(key);
     }
   }

@@ -50,6 +50,10 @@ class Decoder : public Model {
     for (size_t layer = 0; layer < spec_.blocks.size(); ++layer) {
       add_block(builder, spec_.blocks[layer], int(layer));
     }
+    if (spec_.extras.embedding_norm) {
+      embedding_norm_ =
+          builder.norm("embedding_norm", *spec_.extras.embedding_norm);
+    }
     final_norm_ = builder.norm("final_norm", spec_.final_norm);
     head_ = builder.head(spec_.head);
     traits_.window = longest_window(spec_);
@@ -72,6 +76,9 @@ class Decoder : public Model {
     std::map<int, Tensor> projections;
     Flow flow{backend_, step, cache, projections};
     Tensor x = ops::embed(backend_, step, *embedding_, spec_.embedding_scale);
+    if (embedding_norm_) {
+      x = ops::norm(backend_, step, x, *embedding_norm_);
+    }
     for (const Half& half : halves_) {
       x = half.forward(flow, x);
     }
@@ -81,6 +88,7 @@ class Decoder : public Model {
         x,
         {.norm = final_norm_.get(),
          .head = head_.get(),
+         .scale = spec_.extras.logit_scale,
          .softcap = spec_.logit_softcap});
   }
 
@@ -125,7 +133,9 @@ class Decoder : public Model {
       half.norm = builder.norm(role + "_norm", block.norm);
     }
     if (block.norms != NormPlacement::pre) {
-      half.post_norm = builder.norm(role + "_post_norm", block.norm);
+      NormSpec norm = block.norm;
+      norm.eps = norm.output_eps.value_or(norm.eps);
+      half.post_norm = builder.norm(role + "_post_norm", norm);
     }
     half.sublayer = std::move(sublayer);
     halves_.push_back(std::move(half));
@@ -136,7 +146,8 @@ class Decoder : public Model {
   KvCacheSpec cache_spec_;
   ContextTraits traits_;
   std::unique_ptr<Embedding> embedding_;
-  std::vector<Half> halves_;  // of all blocks, in order
+  std::vector<Half> halves_;              // of all blocks, in order
+  std::unique_ptr<Norm> embedding_norm_;  // null: none
   std::unique_ptr<Norm> final_norm_;
   std::unique_ptr<Linear> head_;
 };

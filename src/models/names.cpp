@@ -81,7 +81,9 @@ NameMap::NameMap(const FamilyNames& names, const DecoderSpec& spec)
 void NameMap::add_shapes() {
   shapes_["embedding"] = {spec_.vocab_size, spec_.hidden_size, "embedding", 0};
   shapes_["head"] = {spec_.vocab_size, spec_.hidden_size, "head", 0};
-  shapes_["final_norm"] = {spec_.hidden_size, 0, "final_norm", 0};
+  if (spec_.final_norm.tensors != NormTensors::none) {
+    shapes_["final_norm"] = {spec_.hidden_size, 0, "final_norm", 0};
+  }
   for (size_t layer = 0; layer < spec_.blocks.size(); ++layer) {
     std::map<std::string, int64_t> filled;  // rows of each slot so far
     for (RoleShape& role : roles_of(spec_.blocks[layer], spec_.hidden_size)) {
@@ -225,6 +227,20 @@ std::vector<std::string> NameMap::known_stems() const {
     stems.push_back(stem);
   }
   return stems;
+}
+
+NameRule fused_gate_up(std::string stem) {
+  return split_rows(
+      std::move(stem), {"layers.{l}.mlp.gate", "layers.{l}.mlp.up"});
+}
+
+FamilyNames wrapped(FamilyNames names) {
+  names.spellings.insert(
+      names.spellings.begin(),
+      {{"language_model.model.", "language_model."},
+       {"model.language_model.", ""},
+       {"language_model.", ""}});
+  return names;
 }
 
 std::vector<NameRule> moe_names(

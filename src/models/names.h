@@ -176,6 +176,13 @@ std::pair<std::string_view, std::string_view> split_key(std::string_view key);
 // separate name still finds its rows.
 FamilyNames hf_decoder_names(const std::vector<NameRule>& changes = {});
 
+// The rule of a stem with the rows of the MLP's gate, then those of up.
+NameRule fused_gate_up(std::string stem);
+
+// The names of a text model, also as checkpoints for text and images write
+// them: below `language_model.model.` or `model.language_model.`.
+FamilyNames wrapped(FamilyNames names);
+
 // The stems of an expert's projections in published checkpoints.
 struct ExpertStems {
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";

@@ -141,8 +141,12 @@ std::unique_ptr<Norm> PartBuilder::norm(
       .size = inputs_.names.rows(parse_role(role)),
       .eps = spec.eps,
       .weight_offset = spec.weight_offset};
+  if (spec.tensors == NormTensors::none) {
+    weights.size = inputs_.names.spec().hidden_size;
+    return inputs_.backend.prepare_norm(std::move(weights));
+  }
   weights.weight = vector(role, "weight");
-  if (spec.kind == NormKind::layer) {
+  if (spec.kind == NormKind::layer && spec.tensors == NormTensors::usual) {
     weights.bias = vector(role, "bias");
   }
   return inputs_.backend.prepare_norm(std::move(weights));

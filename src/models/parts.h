@@ -30,6 +30,7 @@ class PartBuilder {
   std::unique_ptr<Embedding> embedding(std::string_view role) const;
   // The head, from its own tensor or from the embedding table.
   std::unique_ptr<Linear> head(HeadKind kind) const;
+  // A norm without tensors is of the hidden size.
   std::unique_ptr<Norm> norm(std::string_view role, const NormSpec& spec) const;
   // Layers that share a table share what the backend makes of it; null for
   // null.

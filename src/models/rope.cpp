@@ -65,7 +65,8 @@ Settings read_settings(const Config& config, const RopeDefaults& defaults) {
   out.theta = out.scaling.get_or(
       "rope_theta", config.get_or("rope_theta", defaults.theta));
   out.partial = out.scaling.get_or(
-      "partial_rotary_factor", config.get_or("partial_rotary_factor", 1.0));
+      "partial_rotary_factor",
+      config.get_or("partial_rotary_factor", defaults.partial));
   // transformers gives the outer key priority (Phi-3 writes it there), and
   // takes the whole context when neither is present.
   constexpr std::string_view original = "original_max_position_embeddings";
@@ -192,6 +193,18 @@ void scale_yarn(
   attention_scale = float(scaling.get_or("attention_factor", inferred));
 }
 
+// Gemma 4: the frequencies of the whole head, of which a share turns and the
+// rest stands still.
+void scale_proportional(
+    const Settings& settings, std::vector<double>& frequencies) {
+  double factor = settings.scaling.get_or("factor", 1.0);
+  positive(settings.scaling, "factor", factor);
+  size_t turning = size_t(double(frequencies.size()) * settings.partial);
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    frequencies[i] = i < turning ? frequencies[i] / factor : 0;
+  }
+}
+
 std::vector<float> divided(
     const Settings& settings,
     const std::vector<double>& frequencies,
@@ -261,7 +274,10 @@ std::shared_ptr<const RopeTable> rope_table(
   table->interleaved = config.get_or("rope_traditional", defaults.interleaved);
   // A share above 1 may not fit an int.
   bool share = settings.partial > 0 && settings.partial <= 1;
-  table->dims = share ? int(head_dim * settings.partial) : 0;
+  bool proportional = settings.type == "proportional";
+  table->dims = proportional ? head_dim
+                : share      ? int(head_dim * settings.partial)
+                             : 0;
   if (table->dims <= 0 || table->dims > head_dim || table->dims % 2 != 0) {
     refuse(
         config,
@@ -275,6 +291,12 @@ std::shared_ptr<const RopeTable> rope_table(
         "it must leave an even number of at most head_dim");
   }
 
+  // Hunyuan names its base "dynamic" and fixes it by alpha.
+  double alpha = settings.scaling.get_or("alpha", 0.0);
+  if (settings.type == "dynamic" && alpha > 0 && table->dims > 2) {
+    settings.theta *=
+        std::pow(alpha, double(table->dims) / double(table->dims - 2));
+  }
   std::vector<double> frequencies =
       plain_frequencies(settings.theta, table->dims);
   if (settings.type == "longrope") {
@@ -292,6 +314,11 @@ std::shared_ptr<const RopeTable> rope_table(
     scale_llama3(config, settings, frequencies);
   } else if (settings.type == "yarn") {
     scale_yarn(config, settings, table->dims, frequencies, table->scale);
+  } else if (proportional && share) {
+    scale_proportional(settings, frequencies);
+  } else if (settings.type == "dynamic" && alpha > 0) {
+    // A fixed base in the place of Hunyuan's growing one, in frequencies
+    // already.
   } else if (settings.type == "dynamic") {
     refuse(
         config,
@@ -302,7 +329,10 @@ std::shared_ptr<const RopeTable> rope_table(
     refuse(
         config,
         cat("rope type ", settings.type, " is not supported"),
-        "supported: default, linear, llama3, yarn, longrope");
+        "supported: default, linear, llama3, yarn, longrope, proportional");
+  }
+  for (double& frequency : frequencies) {
+    frequency *= defaults.backwards ? -1 : 1;
   }
   table->inv_freq.assign(frequencies.begin(), frequencies.end());
   check_finite(config, *table);

@@ -14,6 +14,8 @@ namespace mlxcel {
 struct RopeDefaults {
   double theta = 10000;      // where the config states none
   bool interleaved = false;  // pairs (2i, 2i+1) instead of (i, i + dims/2)
+  double partial = 1;        // share of a head's features that turn
+  bool backwards = false;    // turn the other way round
   // Which object of nested rope_parameters to read; unused when flat.
   std::string_view layer_type = "full_attention";
 };

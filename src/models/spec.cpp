@@ -70,6 +70,9 @@ void add_norms(
     const std::string& half,
     int64_t hidden,
     std::vector<RoleShape>& out) {
+  if (block.norm.tensors == NormTensors::none) {
+    return;
+  }
   if (block.norms != NormPlacement::post) {
     out.push_back({half + "_norm", hidden, 0, {}});
   }

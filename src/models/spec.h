@@ -13,10 +13,19 @@
 
 namespace mlxcel {
 
+// What a norm reads from the checkpoint.
+enum class NormTensors : uint8_t {
+  usual,   // a weight; layer norms a bias too
+  weight,  // a weight alone
+  none,
+};
+
 struct NormSpec {
-  NormKind kind = NormKind::rms;  // layer norms carry a bias tensor
+  NormKind kind = NormKind::rms;
   float eps = 0;
   float weight_offset = 0;  // added to the stored weight
+  NormTensors tensors = NormTensors::usual;
+  std::optional<float> output_eps = {};  // of a half's output norm, if another
 };
 
 struct HeadCounts {
@@ -163,6 +172,12 @@ KvLayerSpec cache_of(const BlockSpec& block);
 
 enum class HeadKind : uint8_t { own, tied };  // tied: the embedding table
 
+// What few families add to a decoder.
+struct DecoderExtras {
+  float logit_scale = 1;                   // before the soft cap
+  std::optional<NormSpec> embedding_norm;  // without tensors of its own
+};
+
 struct DecoderSpec {
   int hidden_size = 0;
   int vocab_size = 0;
@@ -171,6 +186,7 @@ struct DecoderSpec {
   float embedding_scale = 1;
   float logit_softcap = 0;  // 0: none
   HeadKind head = HeadKind::own;
+  DecoderExtras extras;
 };
 
 }  // namespace mlxcel

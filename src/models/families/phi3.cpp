@@ -28,9 +28,7 @@ const Family phi3 = {
             {"layers.{l}.attention.q",
              "layers.{l}.attention.k",
              "layers.{l}.attention.v"}),
-        split_rows(
-            "layers.{l}.mlp.gate_up_proj",
-            {"layers.{l}.mlp.gate", "layers.{l}.mlp.up"}),
+        fused_gate_up("layers.{l}.mlp.gate_up_proj"),
     }),
     .features = {"sliding_window"},
 };

@@ -1,0 +1,55 @@
+// EXAONE 4: norms after each half and on each head of q and k; where layers
+// slide, those that see everything do not rotate.
+#include "models/config_reading_layers.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+// The pattern is "LLLG", letter by letter, or every how manieth layer sees
+// everything.
+bool exaone4_slides(const Config& config, int layer) {
+  if (!config.has("sliding_window")) {
+    return false;
+  }
+  const auto& stated = config.json().find("sliding_window_pattern");
+  if (stated != config.json().end() && stated->is_string()) {
+    auto pattern = config.get<std::string>("sliding_window_pattern");
+    return !pattern.empty() && pattern[size_t(layer) % pattern.size()] == 'L';
+  }
+  int every = config.get_or("sliding_window_pattern", 4);
+  return every > 0 && (layer + 1) % every != 0;
+}
+
+DecoderSpec exaone4_decoder(const Config& config) {
+  BlockSpec block = gated_block(config);
+  block.norms = NormPlacement::post;
+  block.attention.qk_norm = QkNorm::per_head;
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  slide_layers(config, decoder, [&](int layer) {
+    return exaone4_slides(config, layer);
+  });
+  if (config.has("sliding_window")) {
+    rotate_sliding_layers(decoder);
+  }
+  return decoder;
+}
+
+}  // namespace
+
+const Family exaone4 = {
+    .name = "EXAONE 4",
+    .type = "ExaOne4",
+    .model_types = {"exaone4"},
+    .architectures = {"Exaone4ForCausalLM"},
+    .decoder = exaone4_decoder,
+    .names = hf_decoder_names({
+        {"layers.{l}.post_attention_layernorm",
+         {"layers.{l}.attention_post_norm"}},
+        {"layers.{l}.post_feedforward_layernorm", {"layers.{l}.mlp_post_norm"}},
+    }),
+    .features = {"sliding_window", "sliding_window_pattern", "layer_types"},
+};
+
+}  // namespace mlxcel
