@@ -55,6 +55,55 @@ void narrow_f64(WeightMap& weights, TensorData data) {
   }
 }
 
+// [rows, cols] -> [cols, rows]
+WeightTensor turned(const WeightTensor& tensor, TensorData data) {
+  WeightTensor out = tensor;
+  out.shape = {tensor.shape[1], tensor.shape[0]};
+  if (data == TensorData::headers_only) {
+    return out;
+  }
+  std::byte* to = nullptr;
+  out = make_weight(tensor.dtype, out.shape, &to);
+  size_t size = size_of(tensor.dtype);
+  auto rows = size_t(tensor.shape[0]);
+  auto cols = size_t(tensor.shape[1]);
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < cols; ++c) {
+      std::memcpy(
+          to + (c * rows + r) * size,
+          tensor.data + (r * cols + c) * size,
+          size);
+    }
+  }
+  return out;
+}
+
+void turn_input_first(
+    const Config& config,
+    const NameMap& names,
+    WeightMap& weights,
+    TensorData data) {
+  if (config.layout() == WeightsLayout::mlx) {
+    return;
+  }
+  for (const std::string& key : weights.keys()) {
+    auto [stem, part] = split_key(key);
+    if (part != "weight" || !names.is_input_first(stem)) {
+      continue;
+    }
+    int64_t rows = 0;
+    int64_t cols = 0;
+    for (const RolePart& role : names.parts_of(stem)) {
+      rows += role.count;
+      cols = names.cols(role.role);
+    }
+    const WeightTensor& tensor = weights.at(key);
+    if (is_float(tensor.dtype) && tensor.shape == Shape{cols, rows}) {
+      weights.set(key, turned(tensor, data));
+    }
+  }
+}
+
 void restore_tied_head(
     const NameMap& names, WeightMap& weights, TensorData data) {
   if (names.spec().head != HeadKind::tied) {
@@ -163,6 +212,7 @@ void sanitize_weights(
     TensorData data) {
   drop_unused_tower(config, weights);
   narrow_f64(weights, data);
+  turn_input_first(config, names, weights, data);
   restore_tied_head(names, weights, data);
 }
 

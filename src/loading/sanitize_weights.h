@@ -19,6 +19,7 @@ enum class TensorData : uint8_t { readable, headers_only };
 // In this order:
 //   a vision tower that the config leaves unused is dropped;
 //   f64 tensors become f32: no backend computes in f64;
+//   matrices that the family's publisher stores [in, out] are turned;
 //   under a tied head every spelling of the family finds a head: where the
 //     checkpoint has none, the head's keys share the embedding's tensors. A
 //     stored head is kept, with a warning when it differs from the embedding.

@@ -68,7 +68,7 @@ class Attention : public Sublayer {
         cached ? shared_.layer : layer_,
         source);
     LinearOptions after = around;
-    after.norm = nullptr;
+    after.norm = inner_norm_.get();
     return ops::linear(backend, step, mixed, *output_, after);
   }
 
@@ -110,6 +110,9 @@ class Attention : public Sublayer {
     if (spec.extras.value_norm) {
       v_norm_ = builder.backend().prepare_norm(weightless);
     }
+    if (block.norms == NormPlacement::pre_inner) {
+      inner_norm_ = builder.norm(role("inner_norm"), block.norm);
+    }
     args_.q_norm = q_norm_.get();
     args_.k_norm = k_norm_.get();
     args_.v_norm = v_norm_.get();
@@ -145,7 +148,7 @@ class Attention : public Sublayer {
   bool keep_projection_ = false;  // a later layer takes keys and values from it
   std::shared_ptr<const Rope> rope_;
   std::unique_ptr<Linear> qkv_, output_;
-  std::unique_ptr<Norm> q_norm_, k_norm_, v_norm_;
+  std::unique_ptr<Norm> q_norm_, k_norm_, v_norm_, inner_norm_;
   AttentionArgs args_;
 };
 

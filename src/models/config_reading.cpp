@@ -29,6 +29,61 @@ int positive(const Config& config, std::string_view key, int value) {
 
 }  // namespace
 
+Config renamed(const Config& config, const KeyNames& names) {
+  nlohmann::json json = config.json();
+  for (const auto& [other, usual] : names) {
+    auto found = json.find(other);
+    if (found != json.end() && !json.contains(usual)) {
+      nlohmann::json value = *found;
+      json[usual] = std::move(value);
+    }
+  }
+  Config out(std::move(json), config.file());
+  out.set_layout(config.layout());
+  return out;
+}
+
+Config gpt2_config(const Config& config) {
+  Config out = renamed(
+      config,
+      {{"n_embd", "hidden_size"},
+       {"n_head", "num_attention_heads"},
+       {"n_layer", "num_hidden_layers"},
+       {"n_positions", "max_position_embeddings"},
+       {"n_inner", "intermediate_size"}});
+  if (out.has("intermediate_size")) {
+    return out;
+  }
+  nlohmann::json json = out.json();
+  json["intermediate_size"] = 4 * int64_t(out.get<int>("hidden_size"));
+  Config filled(std::move(json), config.file());
+  filled.set_layout(config.layout());
+  return filled;
+}
+
+NormSpec layer_norm(
+    const Config& config,
+    std::string_view key,
+    float fallback,
+    NormTensors tensors) {
+  return {
+      .kind = NormKind::layer,
+      .eps = config.get_or(key, fallback),
+      .tensors = tensors};
+}
+
+MlpSpec plain_mlp(
+    const Config& config,
+    std::string_view act_key,
+    std::string_view default_activation,
+    MlpBias bias) {
+  return {
+      .intermediate_size = config.get<int>("intermediate_size"),
+      .activation = activation_from_name(config, act_key, default_activation),
+      .kind = MlpKind::plain,
+      .bias = bias};
+}
+
 HeadCounts head_counts(const Config& config) {
   auto size = [&](std::string_view key) {
     return positive(config, key, config.get<int>(key));
@@ -141,6 +196,12 @@ BlockSpec gated_block(const Config& config, const RopeDefaults& rope) {
       .norm = rms_norm(config),
       .attention = grouped_query_attention(config, rope),
       .mlp = gated_mlp(config)};
+}
+
+void scale_as_granite(const Config& config, DecoderSpec& decoder) {
+  decoder.embedding_scale = config.get_or("embedding_multiplier", 1.f);
+  decoder.extras.residual_scale = config.get_or("residual_multiplier", 1.f);
+  decoder.extras.logit_scale = 1 / config.get_or("logits_scaling", 1.f);
 }
 
 DecoderSpec uniform_decoder(

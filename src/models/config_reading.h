@@ -7,9 +7,34 @@
 #include "models/spec.h"
 
 #include <functional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace mlxcel {
+
+// The config with values under `first`s also found under `second`, for configs
+// that spell the usual sizes otherwise; a usual name that is there stays.
+using KeyNames = std::vector<std::pair<std::string, std::string>>;
+Config renamed(const Config& config, const KeyNames& names);
+
+// GPT-2's names of the usual sizes.
+Config gpt2_config(const Config& config);
+
+// Layer norm with the eps under `key`, or the fallback.
+NormSpec layer_norm(
+    const Config& config,
+    std::string_view key,
+    float fallback = 1e-5f,
+    NormTensors tensors = NormTensors::usual);
+
+// act(up), intermediate_size features and biases.
+MlpSpec plain_mlp(
+    const Config& config,
+    std::string_view act_key,
+    std::string_view default_activation,
+    MlpBias bias);
 
 // Key/value heads default to the query heads, the head size to hidden_size over
 // the heads.
@@ -46,6 +71,10 @@ NormSpec rms_norm(const Config& config);
 
 // The block of Llama: a norm before attention and before a gated MLP.
 BlockSpec gated_block(const Config& config, const RopeDefaults& rope = {});
+
+// Granite's multipliers: embedding_multiplier, residual_multiplier and the
+// divisor logits_scaling.
+void scale_as_granite(const Config& config, DecoderSpec& decoder);
 
 // num_hidden_layers equal blocks, final norm, sizes and head as the config has
 // them.

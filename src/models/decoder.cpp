@@ -13,14 +13,21 @@ namespace mlxcel {
 namespace {
 
 struct Half {
-  std::unique_ptr<Norm> norm, post_norm;  // null: not in this placement
+  std::shared_ptr<const Norm> norm, post_norm;  // null: not in this placement
   std::unique_ptr<Sublayer> sublayer;
+  float scale = 1;
+  // Reads what the half before it has read, and adds to its result.
+  bool beside = false;
 
-  Tensor forward(const Flow& flow, const Tensor& x) const {
+  Tensor forward(
+      const Flow& flow, const Tensor& x, const Tensor& residual) const {
     return sublayer->forward(
         flow,
         x,
-        {.norm = norm.get(), .output_norm = post_norm.get(), .residual = &x});
+        {.norm = norm.get(),
+         .output_norm = post_norm.get(),
+         .residual = &residual,
+         .output_scale = scale});
   }
 };
 
@@ -50,12 +57,15 @@ class Decoder : public Model {
     for (size_t layer = 0; layer < spec_.blocks.size(); ++layer) {
       add_block(builder, spec_.blocks[layer], int(layer));
     }
+    if (spec_.extras.positions.rows > 0) {
+      positions_ = builder.embedding("positions");
+    }
     if (spec_.extras.embedding_norm) {
       embedding_norm_ =
           builder.norm("embedding_norm", *spec_.extras.embedding_norm);
     }
     final_norm_ = builder.norm("final_norm", spec_.final_norm);
-    head_ = builder.head(spec_.head);
+    head_ = builder.head(spec_);
     traits_.window = longest_window(spec_);
     traits_.rope_switch_length = builder.rope_switch_length();
   }
@@ -76,11 +86,19 @@ class Decoder : public Model {
     std::map<int, Tensor> projections;
     Flow flow{backend_, step, cache, projections};
     Tensor x = ops::embed(backend_, step, *embedding_, spec_.embedding_scale);
+    if (positions_) {
+      x = ops::add(
+          backend_, step, x, ops::embed(backend_, place(step), *positions_));
+    }
     if (embedding_norm_) {
       x = ops::norm(backend_, step, x, *embedding_norm_);
     }
+    Tensor input = x;
     for (const Half& half : halves_) {
-      x = half.forward(flow, x);
+      if (!half.beside) {
+        input = x;
+      }
+      x = half.forward(flow, input, x);
     }
     return ops::head(
         backend_,
@@ -93,6 +111,18 @@ class Decoder : public Model {
   }
 
  private:
+  // The step with each row's place in the table of positions for its token.
+  Step place(const Step& step) const {
+    Step placed = step;
+    for (const Segment& segment : step.segments) {
+      for (int row = 0; row < segment.num_rows; ++row) {
+        placed.tokens[size_t(segment.first_row + row)] =
+            int32_t(segment.position + row + spec_.extras.positions.offset);
+      }
+    }
+    return placed;
+  }
+
   void add_block(
       const PartBuilder& builder, const BlockSpec& block, int layer) {
     cache_spec_.layers.push_back(cache_of(block));
@@ -120,7 +150,7 @@ class Decoder : public Model {
       return block.feed_forward->build(builder, block, layer);
     }
     return block.moe ? make_moe(builder, *block.moe, layer)
-                     : make_mlp(builder, block.mlp, layer);
+                     : make_mlp(builder, block, layer);
   }
 
   void add_half(
@@ -129,10 +159,14 @@ class Decoder : public Model {
       const std::string& role,
       std::unique_ptr<Sublayer> sublayer) {
     Half half;
-    if (block.norms != NormPlacement::post) {
+    half.scale = spec_.extras.residual_scale;
+    half.beside = is_parallel(block.norms) && role.ends_with(".mlp");
+    if (half.beside && block.norms == NormPlacement::parallel) {
+      half.norm = halves_.back().norm;
+    } else if (norms_input(block.norms)) {
       half.norm = builder.norm(role + "_norm", block.norm);
     }
-    if (block.norms != NormPlacement::pre) {
+    if (norms_output(block.norms)) {
       NormSpec norm = block.norm;
       norm.eps = norm.output_eps.value_or(norm.eps);
       half.post_norm = builder.norm(role + "_post_norm", norm);
@@ -146,6 +180,7 @@ class Decoder : public Model {
   KvCacheSpec cache_spec_;
   ContextTraits traits_;
   std::unique_ptr<Embedding> embedding_;
+  std::unique_ptr<Embedding> positions_;  // null: none are learned
   std::vector<Half> halves_;              // of all blocks, in order
   std::unique_ptr<Norm> embedding_norm_;  // null: none
   std::unique_ptr<Norm> final_norm_;

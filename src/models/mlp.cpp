@@ -8,7 +8,8 @@ namespace {
 
 class Mlp : public Sublayer {
  public:
-  Mlp(const PartBuilder& builder, const MlpSpec& spec, int layer) {
+  Mlp(const PartBuilder& builder, const BlockSpec& block, int layer) {
+    const MlpSpec& spec = block.mlp;
     auto role = [&](std::string_view kind) {
       return cat("layers.", layer, ".mlp.", kind);
     };
@@ -25,6 +26,10 @@ class Mlp : public Sublayer {
         .down = down_.get(),
         .activation = spec.activation,
         .gated = gated};
+    if (block.norms == NormPlacement::pre_inner) {
+      inner_norm_ = builder.norm(role("inner_norm"), block.norm);
+      weights_.inner_norm = inner_norm_.get();
+    }
   }
 
   Tensor forward(const Flow& flow, const Tensor& x, const LinearOptions& around)
@@ -34,14 +39,15 @@ class Mlp : public Sublayer {
 
  private:
   std::unique_ptr<Linear> up_, down_;
+  std::unique_ptr<Norm> inner_norm_;
   MlpWeights weights_;
 };
 
 }  // namespace
 
 std::unique_ptr<Sublayer> make_mlp(
-    const PartBuilder& builder, const MlpSpec& spec, int layer) {
-  return std::make_unique<Mlp>(builder, spec, layer);
+    const PartBuilder& builder, const BlockSpec& block, int layer) {
+  return std::make_unique<Mlp>(builder, block, layer);
 }
 
 }  // namespace mlxcel

@@ -35,6 +35,10 @@ NameRule split_rows(std::string stem, std::vector<std::string> roles) {
   return {.stem = std::move(stem), .roles = std::move(roles)};
 }
 
+NameRule split_groups(std::string stem, std::vector<std::string> roles) {
+  return {.stem = std::move(stem), .roles = std::move(roles), .grouped = true};
+}
+
 NameRule stack_experts(std::string stem, std::string role) {
   return {.stem = std::move(stem), .roles = {std::move(role)}};
 }
@@ -64,7 +68,7 @@ std::pair<std::string_view, std::string_view> split_key(std::string_view key) {
 }
 
 NameMap::NameMap(const FamilyNames& names, const DecoderSpec& spec)
-    : spec_(spec) {
+    : spec_(spec), input_first_(names.input_first) {
   add_shapes();
   // Spellings outside, so that a role's stems are ordered by spelling first.
   for (const Spelling& spelling : names.spellings) {
@@ -80,6 +84,9 @@ NameMap::NameMap(const FamilyNames& names, const DecoderSpec& spec)
 
 void NameMap::add_shapes() {
   shapes_["embedding"] = {spec_.vocab_size, spec_.hidden_size, "embedding", 0};
+  if (int rows = spec_.extras.positions.rows; rows > 0) {
+    shapes_["positions"] = {rows, spec_.hidden_size, "positions", 0};
+  }
   shapes_["head"] = {spec_.vocab_size, spec_.hidden_size, "head", 0};
   if (spec_.final_norm.tensors != NormTensors::none) {
     shapes_["final_norm"] = {spec_.hidden_size, 0, "final_norm", 0};
@@ -106,7 +113,11 @@ void NameMap::add(const NameRule& rule, std::string_view prefix, int layer) {
     roles.push_back(with_number(role, kLayer, layer));
   }
   if (!has(rule.roles.front(), kExpert)) {
-    add(std::move(stem), roles, 0);
+    int groups = 1;
+    if (rule.grouped) {
+      groups = spec_.blocks[size_t(layer)].attention.heads.key_value;
+    }
+    add(std::move(stem), roles, 0, groups);
     return;
   }
   std::vector<std::string> all;
@@ -127,16 +138,22 @@ void NameMap::add(const NameRule& rule, std::string_view prefix, int layer) {
 }
 
 void NameMap::add(
-    std::string stem, const std::vector<std::string>& roles, int stacked) {
+    std::string stem,
+    const std::vector<std::string>& roles,
+    int stacked,
+    int groups) {
   std::vector<RolePart> parts;
   int64_t first = 0;
-  for (const std::string& role : roles) {
-    RolePart part{.role = parse_role(role)};
-    part.first = first;
-    part.count = rows(part.role);
-    first += part.count;
-    if (part.count > 0) {
-      parts.push_back(std::move(part));
+  for (int group = 0; group < groups; ++group) {
+    for (const std::string& role : roles) {
+      RolePart part{.role = parse_role(role)};
+      part.first = first;
+      part.count = rows(part.role) / groups;
+      part.role_first = group * part.count;
+      first += part.count;
+      if (part.count > 0) {
+        parts.push_back(std::move(part));
+      }
     }
   }
   if (parts.empty()) {
@@ -147,7 +164,8 @@ void NameMap::add(
     return;  // an equal spelling: two prefixes that do not reach the head
   }
   for (const RolePart& part : entry->second) {
-    by_role_[part.role.name].push_back({stem, part.first, part.count, stacked});
+    by_role_[part.role.name].push_back(
+        {stem, part.first, part.count, stacked, part.role_first});
   }
 }
 
@@ -179,45 +197,79 @@ std::vector<StemRows> NameMap::stems_of(std::string_view role) const {
   return found == by_role_.end() ? std::vector<StemRows>{} : found->second;
 }
 
-std::optional<StemRows> NameMap::locate(
+std::vector<StemRows> NameMap::locate_all(
     std::string_view role, const WeightMap& weights) const {
+  std::vector<StemRows> out;
   auto found = by_role_.find(role);
-  if (found != by_role_.end()) {
-    for (const StemRows& rows : found->second) {
-      if (weights.contains(cat(rows.stem, ".weight")) ||
-          weights.contains(rows.stem)) {
-        return rows;
-      }
+  if (found == by_role_.end()) {
+    return out;
+  }
+  for (const StemRows& rows : found->second) {
+    if (out.empty() ? weights.contains(cat(rows.stem, ".weight")) ||
+                          weights.contains(rows.stem)
+                    : rows.stem == out.front().stem) {
+      out.push_back(rows);
     }
   }
-  return std::nullopt;
+  return out;
+}
+
+std::optional<StemRows> NameMap::locate(
+    std::string_view role, const WeightMap& weights) const {
+  std::vector<StemRows> all = locate_all(role, weights);
+  return all.empty() ? std::nullopt : std::optional(std::move(all.front()));
 }
 
 std::vector<Target> NameMap::resolve(
     std::string_view stem, const WeightMap& weights) const {
   std::vector<Target> targets;
-  for (const RolePart& part : parts_of(stem)) {
-    std::optional<StemRows> rows = locate(part.role.name, weights);
-    if (!rows) {
-      return {};
-    }
-    Target target{
-        .rows = *std::move(rows),
-        .named_first = part.first,
-        .slot = shape(part.role.name).slot,
-        .slot_first = shape(part.role.name).slot_first};
+  auto add = [&](Target target) {
     if (!targets.empty()) {
       Target& last = targets.back();
       if (last.rows.stem == target.rows.stem && last.slot == target.slot &&
           last.rows.first + last.rows.count == target.rows.first &&
+          last.named_first + last.rows.count == target.named_first &&
           last.slot_first + last.rows.count == target.slot_first) {
         last.rows.count += target.rows.count;
-        continue;
+        return;
       }
     }
     targets.push_back(std::move(target));
+  };
+  for (const RolePart& part : parts_of(stem)) {
+    std::vector<StemRows> runs = locate_all(part.role.name, weights);
+    if (runs.empty()) {
+      return {};
+    }
+    const Shape& shape = this->shape(part.role.name);
+    // The part's rows may lie in other runs there, whole or cut.
+    for (const StemRows& run : runs) {
+      int64_t begin = std::max(run.role_first, part.role_first);
+      int64_t end =
+          std::min(run.role_first + run.count, part.role_first + part.count);
+      if (begin < end) {
+        Target target{
+            .rows = run,
+            .named_first = part.first + begin - part.role_first,
+            .slot = shape.slot,
+            .slot_first = shape.slot_first + begin};
+        target.rows.first += begin - run.role_first;
+        target.rows.count = end - begin;
+        target.rows.role_first = begin;
+        add(std::move(target));
+      }
+    }
   }
   return targets;
+}
+
+bool NameMap::is_input_first(std::string_view stem) const {
+  auto found = by_stem_.find(stem);
+  return found != by_stem_.end() &&
+         std::find(
+             input_first_.begin(),
+             input_first_.end(),
+             found->second.front().role.kind) != input_first_.end();
 }
 
 std::vector<std::string> NameMap::known_stems() const {
@@ -227,6 +279,22 @@ std::vector<std::string> NameMap::known_stems() const {
     stems.push_back(stem);
   }
   return stems;
+}
+
+FamilyNames gpt2_names(NameRule qkv) {
+  FamilyNames names = hf_decoder_names({
+      {"wte", {"embedding"}},
+      {"wpe", {"positions"}},
+      {"h.{l}.ln_1", {"layers.{l}.attention_norm"}},
+      std::move(qkv),
+      {"h.{l}.attn.c_proj", {"layers.{l}.attention.o"}},
+      {"h.{l}.ln_2", {"layers.{l}.mlp_norm"}},
+      {"h.{l}.mlp.c_fc", {"layers.{l}.mlp.up"}},
+      {"h.{l}.mlp.c_proj", {"layers.{l}.mlp.down"}},
+      {"ln_f", {"final_norm"}},
+  });
+  names.spellings = {{"transformer.", ""}, {"", ""}, {"model.", ""}};
+  return names;
 }
 
 NameRule fused_gate_up(std::string stem) {

@@ -9,13 +9,16 @@
 //
 // Roles of a decoder, {l} is the layer:
 //   embedding                      table [vocab, hidden]
+//   positions                      table of learned positions [rows, hidden]
 //   layers.{l}.attention_norm      before the attention
 //   layers.{l}.attention.q .k .v   projections
 //   layers.{l}.attention.q_norm .k_norm
+//   layers.{l}.attention.inner_norm                before the output projection
 //   layers.{l}.attention.o         output projection
 //   layers.{l}.attention_post_norm on the attention's result
 //   layers.{l}.mlp_norm            before the MLP
 //   layers.{l}.mlp.gate .up .down
+//   layers.{l}.mlp.inner_norm      before down
 //   layers.{l}.moe.router          in place of the MLP: logits of the experts
 //   layers.{l}.moe.experts.{e}.gate .up .down    {e} is the expert
 //   layers.{l}.moe.shared.gate .up .down         for every row
@@ -48,10 +51,17 @@ namespace mlxcel {
 struct NameRule {
   std::string stem;                // "layers.{l}.self_attn.qkv_proj"
   std::vector<std::string> roles;  // {"layers.{l}.attention.q", ".k", ".v"}
+  // The rows lie in groups, one a key/value head, each with an equal share of
+  // every role's rows.
+  bool grouped = false;
 };
 
 // The stem's rows are those of the roles, in this order.
 NameRule split_rows(std::string stem, std::vector<std::string> roles);
+
+// The same with the rows in groups: q, k and v of the first key/value head,
+// then those of the second.
+NameRule split_groups(std::string stem, std::vector<std::string> roles);
 
 // The stem is one tensor [experts, out, in] with the role's matrix of each
 // expert.
@@ -68,6 +78,9 @@ struct Spelling {
 struct FamilyNames {
   std::vector<NameRule> rules;
   std::vector<Spelling> spellings;  // in order of preference
+  // Roles whose matrices the publisher stores [in, out]; an MLX conversion
+  // stores them as all others.
+  std::vector<std::string> input_first;
 };
 
 // A role of one layer (layer -1: of the whole model).
@@ -84,6 +97,7 @@ struct RolePart {
   Role role;
   int64_t first = 0;
   int64_t count = 0;
+  int64_t role_first = 0;  // the first of these rows, counted within the role
 };
 
 // Rows of a tensor that the checkpoint really holds.
@@ -92,6 +106,7 @@ struct StemRows {
   int64_t first = 0;
   int64_t count = 0;
   int stacked = 0;  // matrices of a 3-D tensor, whose rows follow each other
+  int64_t role_first = 0;  // as in RolePart
   bool operator==(const StemRows&) const = default;
 };
 
@@ -129,7 +144,11 @@ class NameMap {
   // The stems that may hold a role, with its rows there: preferred first.
   std::vector<StemRows> stems_of(std::string_view role) const;
 
-  // The stem of `weights` that holds the role; nullopt when none does.
+  // The runs of rows of the stem in `weights` that holds the role, in the
+  // role's order; empty when none does.
+  std::vector<StemRows> locate_all(
+      std::string_view role, const WeightMap& weights) const;
+  // The first of them; nullopt when none holds the role.
   std::optional<StemRows> locate(
       std::string_view role, const WeightMap& weights) const;
 
@@ -138,6 +157,9 @@ class NameMap {
   // has no such stem or the checkpoint lacks a part of it.
   std::vector<Target> resolve(
       std::string_view stem, const WeightMap& weights) const;
+
+  // Whether the publisher stores the stem's matrix [in, out].
+  bool is_input_first(std::string_view stem) const;
 
   // Every stem the family can have for this spec, sorted: for "did you mean".
   std::vector<std::string> known_stems() const;
@@ -157,9 +179,13 @@ class NameMap {
   void add(const NameRule& rule, std::string_view prefix, int layer);
   // `roles` with the numbers of layer and expert filled in.
   void add(
-      std::string stem, const std::vector<std::string>& roles, int stacked);
+      std::string stem,
+      const std::vector<std::string>& roles,
+      int stacked,
+      int groups = 1);
 
   DecoderSpec spec_;
+  std::vector<std::string> input_first_;              // role kinds
   std::map<std::string, Shape, std::less<>> shapes_;  // by role
   std::map<std::string, std::vector<RolePart>, std::less<>> by_stem_;
   std::map<std::string, std::vector<StemRows>, std::less<>> by_role_;
@@ -175,6 +201,9 @@ std::pair<std::string_view, std::string_view> split_key(std::string_view key);
 // the default; one for several (split_rows) goes before the defaults, so that a
 // separate name still finds its rows.
 FamilyNames hf_decoder_names(const std::vector<NameRule>& changes = {});
+
+// GPT-2's names, with the rule of its one projection for q, k and v.
+FamilyNames gpt2_names(NameRule qkv);
 
 // The rule of a stem with the rows of the MLP's gate, then those of up.
 NameRule fused_gate_up(std::string stem);

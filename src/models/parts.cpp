@@ -1,8 +1,10 @@
 #include "models/parts.h"
 
 #include "core/error.h"
+#include "core/row_kernels.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace mlxcel {
@@ -17,6 +19,31 @@ WeightTensor slice_vector(
   out.data = vector.data + size_t(first) * size_of(vector.dtype);
   out.bytes = size_t(count) * size_of(vector.dtype);
   return out;
+}
+
+// Divides each row of a float matrix by its length, in a copy.
+void normalize_rows(MatrixWeight& matrix) {
+  const WeightTensor& old = matrix.weight;
+  std::byte* data = nullptr;
+  WeightTensor out = make_weight(old.dtype, old.shape, &data);
+  size_t row_bytes = size_t(matrix.in) * size_of(old.dtype);
+  std::vector<float> row(static_cast<size_t>(matrix.in));
+  for (int64_t r = 0; r < matrix.out; ++r) {
+    convert_to_f32(
+        old.dtype, old.data + size_t(r) * row_bytes, matrix.in, row.data());
+    double squares = 0;
+    for (float value : row) {
+      squares += double(value) * double(value);
+    }
+    // torch.nn.functional.normalize's bound for rows of zeros
+    double length = std::max(std::sqrt(squares), 1e-12);
+    for (float& value : row) {
+      value = float(double(value) / length);
+    }
+    convert_from_f32(
+        row.data(), matrix.in, old.dtype, data + size_t(r) * row_bytes);
+  }
+  matrix.weight = std::move(out);
 }
 
 int64_t total_rows(const NameMap& names, std::string_view stem) {
@@ -44,23 +71,46 @@ StemRows PartBuilder::require(std::string_view role) const {
       "check that all weight files are there and that config.json is theirs");
 }
 
-MatrixWeight PartBuilder::matrix(std::string_view role) const {
+std::vector<MatrixWeight> PartBuilder::matrices(std::string_view role) const {
   StemRows rows = require(role);
   int64_t total = total_rows(inputs_.names, rows.stem);
   MatrixWeight whole = inputs_.source.matrix(
       rows.stem, total, inputs_.names.cols(parse_role(role)));
-  return rows.count == total ? whole
-                             : slice_rows(whole, rows.first, rows.count);
+  if (rows.count == total) {
+    return {whole};
+  }
+  std::vector<MatrixWeight> out;
+  for (const StemRows& run :
+       inputs_.names.locate_all(role, inputs_.source.weights())) {
+    out.push_back(slice_rows(whole, run.first, run.count));
+  }
+  return out;
 }
 
-WeightTensor PartBuilder::vector(
+MatrixWeight PartBuilder::matrix(std::string_view role) const {
+  return matrices(role).front();
+}
+
+std::vector<WeightTensor> PartBuilder::vectors(
     std::string_view role, std::string_view suffix) const {
   StemRows rows = require(role);
   int64_t total = total_rows(inputs_.names, rows.stem);
   WeightTensor whole =
       inputs_.source.tensor(cat(rows.stem, ".", suffix), {total});
-  return rows.count == total ? whole
-                             : slice_vector(whole, rows.first, rows.count);
+  if (rows.count == total) {
+    return {whole};
+  }
+  std::vector<WeightTensor> out;
+  for (const StemRows& run :
+       inputs_.names.locate_all(role, inputs_.source.weights())) {
+    out.push_back(slice_vector(whole, run.first, run.count));
+  }
+  return out;
+}
+
+WeightTensor PartBuilder::vector(
+    std::string_view role, std::string_view suffix) const {
+  return vectors(role, suffix).front();
 }
 
 std::vector<LowRankTerm> PartBuilder::take_terms(std::string_view slot) const {
@@ -77,13 +127,16 @@ std::unique_ptr<Linear> PartBuilder::linear(
     const std::vector<std::string>& roles, bool bias, size_t unbiased) const {
   LinearWeights weights;
   weights.name = inputs_.names.slot_of(parse_role(roles.front()));
-  for (const std::string& role : roles) {
-    weights.parts.push_back(matrix(role));
-    bool biased = weights.parts.size() + unbiased <= roles.size();
-    if (bias && biased) {
-      weights.biases.emplace_back(vector(role, "bias"));
+  for (size_t i = 0; i < roles.size(); ++i) {
+    for (MatrixWeight& part : matrices(roles[i])) {
+      weights.parts.push_back(std::move(part));
+    }
+    if (bias && i + unbiased < roles.size()) {
+      for (WeightTensor& part : vectors(roles[i], "bias")) {
+        weights.biases.emplace_back(std::move(part));
+      }
     } else if (bias) {
-      weights.biases.emplace_back(std::nullopt);
+      weights.biases.resize(weights.parts.size());
     }
   }
   weights.terms = take_terms(weights.name);
@@ -124,12 +177,19 @@ std::unique_ptr<Embedding> PartBuilder::embedding(std::string_view role) const {
       {.table = matrix(role), .terms = take_terms(role)});
 }
 
-std::unique_ptr<Linear> PartBuilder::head(HeadKind kind) const {
-  bool own = kind == HeadKind::own ||
+std::unique_ptr<Linear> PartBuilder::head(const DecoderSpec& spec) const {
+  bool own = spec.head == HeadKind::own ||
              inputs_.names.locate("head", inputs_.source.weights());
   LinearWeights weights;
   weights.name = "head";
   weights.parts.push_back(matrix(own ? "head" : "embedding"));
+  if (spec.extras.head_rows == HeadRows::normalized &&
+      !weights.parts.front().quant.packed()) {
+    normalize_rows(weights.parts.front());
+  }
+  if (spec.extras.head_bias == HeadBias::stored) {
+    weights.biases.emplace_back(vector("head", "bias"));
+  }
   weights.terms = take_terms("head");
   return inputs_.backend.prepare_linear(std::move(weights));
 }

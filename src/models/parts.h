@@ -29,7 +29,7 @@ class PartBuilder {
       int layer, int count, const std::vector<std::string>& parts) const;
   std::unique_ptr<Embedding> embedding(std::string_view role) const;
   // The head, from its own tensor or from the embedding table.
-  std::unique_ptr<Linear> head(HeadKind kind) const;
+  std::unique_ptr<Linear> head(const DecoderSpec& spec) const;
   // A norm without tensors is of the hidden size.
   std::unique_ptr<Norm> norm(std::string_view role, const NormSpec& spec) const;
   // Layers that share a table share what the backend makes of it; null for
@@ -52,7 +52,11 @@ class PartBuilder {
 
  private:
   StemRows require(std::string_view role) const;
+  // The role's rows in order: one matrix, or several where a stem mixes roles.
+  std::vector<MatrixWeight> matrices(std::string_view role) const;
   MatrixWeight matrix(std::string_view role) const;
+  std::vector<WeightTensor> vectors(
+      std::string_view role, std::string_view suffix) const;
   WeightTensor vector(std::string_view role, std::string_view suffix) const;
   std::vector<LowRankTerm> take_terms(std::string_view slot) const;
 
@@ -80,7 +84,7 @@ class Sublayer {
 std::unique_ptr<Sublayer> make_attention(
     const PartBuilder& builder, const BlockSpec& block, int layer);
 std::unique_ptr<Sublayer> make_mlp(
-    const PartBuilder& builder, const MlpSpec& spec, int layer);
+    const PartBuilder& builder, const BlockSpec& block, int layer);
 std::unique_ptr<Sublayer> make_moe(
     const PartBuilder& builder, const MoeSpec& spec, int layer);
 

@@ -41,12 +41,19 @@ std::vector<std::string> all_of(std::vector<std::string> Family::* names) {
 
 const std::vector<const Family*>& families() {
   static const std::vector<const Family*> list = {
-      &llama,    &mistral,      &ministral3, &mistral3,
-      &qwen2,    &qwen3,        &smollm3,    &gemma,
-      &gemma2,   &gemma3,       &phi3,       &starcoder2,
-      &glm,      &glm4,         &exaone4,    &hunyuan_v1_dense,
-      &nanochat, &muse_glimmer, &olmo2,      &olmo3,
-      &mixtral,  &qwen2_moe,    &qwen3_moe,  &olmoe,
+      &llama,       &mistral,      &ministral3,   &mistral3,
+      &qwen2,       &qwen3,        &smollm3,      &gemma,
+      &gemma2,      &gemma3,       &phi3,         &starcoder2,
+      &glm,         &glm4,         &exaone4,      &hunyuan_v1_dense,
+      &nanochat,    &muse_glimmer, &olmo2,        &olmo3,
+      &mixtral,     &qwen2_moe,    &qwen3_moe,    &olmoe,
+      &arcee,       &baichuan,     &bitnet,       &cohere,
+      &cohere2,     &ernie4_5,     &exaone,       &gpt2,
+      &gpt_bigcode, &gpt_neox,     &gptj,         &granite,
+      &helium,      &internlm2,    &internlm3,    &mimo,
+      &minicpm,     &nemotron,     &nemotron_nas, &olmo,
+      &openelm,     &phi,          &qwen,         &seed_oss,
+      &stablelm,
   };
   return list;
 }

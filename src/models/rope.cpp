@@ -320,16 +320,13 @@ std::shared_ptr<const RopeTable> rope_table(
     // A fixed base in the place of Hunyuan's growing one, in frequencies
     // already.
   } else if (settings.type == "dynamic") {
-    refuse(
-        config,
-        "rope type dynamic changes the rotation of every position as the text "
-        "grows, which a cache of rotated keys cannot follow",
-        "use a checkpoint with linear, yarn, llama3 or longrope scaling");
+    // The base grows only past max_position_embeddings, where our context ends.
   } else if (settings.type != "default") {
     refuse(
         config,
         cat("rope type ", settings.type, " is not supported"),
-        "supported: default, linear, llama3, yarn, longrope, proportional");
+        "supported: default, linear, dynamic, llama3, yarn, longrope, "
+        "proportional");
   }
   for (double& frequency : frequencies) {
     frequency *= defaults.backwards ? -1 : 1;

@@ -73,11 +73,18 @@ void add_norms(
   if (block.norm.tensors == NormTensors::none) {
     return;
   }
-  if (block.norms != NormPlacement::post) {
+  if (norms_input(block.norms) &&
+      (half == "attention" || block.norms != NormPlacement::parallel)) {
     out.push_back({half + "_norm", hidden, 0, {}});
   }
-  if (block.norms != NormPlacement::pre) {
+  if (norms_output(block.norms)) {
     out.push_back({half + "_post_norm", hidden, 0, {}});
+  }
+  if (block.norms == NormPlacement::pre_inner) {
+    const HeadCounts& heads = block.attention.heads;
+    int64_t inner = half == "attention" ? int64_t(heads.query) * heads.dim
+                                        : block.mlp.intermediate_size;
+    out.push_back({half + ".inner_norm", inner, 0, {}});
   }
 }
 
@@ -89,6 +96,20 @@ void append(std::vector<RoleShape> roles, std::vector<RoleShape>& out) {
 }
 
 }  // namespace
+
+bool norms_input(NormPlacement placement) {
+  return placement != NormPlacement::post;
+}
+
+bool norms_output(NormPlacement placement) {
+  return placement == NormPlacement::post ||
+         placement == NormPlacement::sandwich;
+}
+
+bool is_parallel(NormPlacement placement) {
+  return placement == NormPlacement::parallel ||
+         placement == NormPlacement::parallel_two_norms;
+}
 
 std::vector<RoleShape> roles_of(const BlockSpec& block, int64_t hidden_size) {
   std::vector<RoleShape> out;

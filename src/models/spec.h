@@ -146,10 +146,19 @@ class PartSpec {
 
 // Where a block norms, for each of its two halves f:
 enum class NormPlacement : uint8_t {
-  pre,       // x + f(norm(x))
-  post,      // x + post_norm(f(x))
-  sandwich,  // x + post_norm(f(norm(x)))
+  pre,        // x + f(norm(x))
+  post,       // x + post_norm(f(x))
+  sandwich,   // x + post_norm(f(norm(x)))
+  pre_inner,  // pre, and a norm before each half's last projection
+  // Both halves read the block's input: x + f1(norm(x)) + f2(norm(x)), under
+  // one norm (of the attention) or each under its own.
+  parallel,
+  parallel_two_norms,
 };
+
+bool norms_input(NormPlacement placement);
+bool norms_output(NormPlacement placement);
+bool is_parallel(NormPlacement placement);
 
 enum class Halves : uint8_t { both, mixer_only, feed_forward_only };
 
@@ -173,9 +182,24 @@ KvLayerSpec cache_of(const BlockSpec& block);
 enum class HeadKind : uint8_t { own, tied };  // tied: the embedding table
 
 // What few families add to a decoder.
+enum class HeadBias : uint8_t { none, stored };
+// normalized: each row of a float head is divided by its length.
+enum class HeadRows : uint8_t { as_stored, normalized };
+
+// Rows of a table "positions" that is added to the embedding: row position +
+// offset. No rows: no table.
+struct LearnedPositions {
+  int rows = 0;
+  int offset = 0;
+};
+
 struct DecoderExtras {
   float logit_scale = 1;                   // before the soft cap
   std::optional<NormSpec> embedding_norm;  // without tensors of its own
+  float residual_scale = 1;  // on each half before it joins the residual
+  LearnedPositions positions;
+  HeadBias head_bias = HeadBias::none;
+  HeadRows head_rows = HeadRows::as_stored;
 };
 
 struct DecoderSpec {

@@ -37,7 +37,8 @@ struct MlpWeights {
   const Linear* up = nullptr;  // gated: parts [gate, up], output 2 * inner
   const Linear* down = nullptr;
   Activation activation = Activation::silu;
-  bool gated = true;  // act(gate) * up, else act(up)
+  bool gated = true;                 // act(gate) * up, else act(up)
+  const Norm* inner_norm = nullptr;  // on the inner row, before down
 };
 
 // How the router's logits become the weights of the chosen experts: a softmax

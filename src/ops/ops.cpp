@@ -210,6 +210,16 @@ Tensor mlp(
   check_rows("mlp", step, x);
   check_options("mlp", x, weights.up->in(), weights.down->out(), options);
   check_inner("mlp", *weights.up, *weights.down, weights.gated);
+  if (weights.inner_norm && weights.inner_norm->size() != weights.down->in()) {
+    mismatch(
+        "mlp",
+        "the inner norm does not fit",
+        cat("norm of ",
+            weights.inner_norm->size(),
+            ", inner rows of ",
+            weights.down->in()),
+        kCheckConfig);
+  }
   return backend.mlp(step, x, weights, options);
 }
 

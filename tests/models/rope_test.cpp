@@ -194,9 +194,6 @@ TEST(Rope, LongropeHasTwoTables) {
 
 TEST(Rope, RefusesWhatItCannotFollow) {
   EXPECT_THAT(
-      refusal({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}}),
-      ::testing::HasSubstr("rope type dynamic"));
-  EXPECT_THAT(
       refusal({{"rope_scaling", {{"rope_type", "mrope"}}}}),
       ::testing::HasSubstr("rope type mrope is not supported"));
   EXPECT_THAT(

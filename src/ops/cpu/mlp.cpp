@@ -27,7 +27,8 @@ Tensor mlp(
       weights.gated);
 
   Product down_product(context, down, plan, active_terms(step, down.terms()));
-  down_product.set_input(data(h), down.in(), nullptr);
+  down_product.set_input(
+      data(h), down.in(), static_cast<const CpuNorm*>(weights.inner_norm));
   LinearStage stage(
       context,
       down_product,

@@ -248,7 +248,7 @@ class GraphBackend : public Backend {
     mx::array y = multiply(step, x, *weights.up);
     y = weights.gated ? gated(weights.activation, y)
                       : activate(weights.activation, y);
-    return multiply(step, y, *weights.down);
+    return multiply(step, apply_norm(weights.inner_norm, y), *weights.down);
   }
 
   mx::array finish(const mx::array& y, const LinearOptions& options) const {

@@ -304,6 +304,7 @@ class ReferenceBackend : public Backend {
     for (Row& row : inner) {
       apply_activation(row, weights);
     }
+    normalize(inner, weights.inner_norm);
     return multiply(step, inner, *weights.down);
   }
 

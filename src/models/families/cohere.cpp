@@ -1,0 +1,34 @@
+// Command R: both halves beside each other under one layer norm without a bias,
+// neighbouring features turned, scaled logits.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec cohere_decoder(const Config& config) {
+  BlockSpec block{
+      .norms = NormPlacement::parallel,
+      .norm = layer_norm(config, "layer_norm_eps", 1e-5f, NormTensors::weight),
+      .attention = grouped_query_attention(config, {.interleaved = true}),
+      .mlp = gated_mlp(config)};
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
+  decoder.extras.logit_scale = config.get_or("logit_scale", 0.0625f);
+  return decoder;
+}
+
+}  // namespace
+
+const Family cohere = {
+    .name = "Cohere",
+    .type = "Cohere",
+    .model_types = {"cohere"},
+    .architectures = {"CohereForCausalLM"},
+    .decoder = cohere_decoder,
+    .names = hf_decoder_names(),
+    .features = {"attention_bias", "logit_scale"},
+    .dropped = {"*.rotary_emb.inv_freq"},
+};
+
+}  // namespace mlxcel

@@ -1,0 +1,54 @@
+// GPT-J: attention and a plain MLP beside each other under one layer norm;
+// neighbouring features of the first rotary_dim turned; a bias on the head.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec gptj_decoder(const Config& published) {
+  Config config = gpt2_config(published);
+  double dims = config.get_or("rotary_dim", 64);
+  double partial = dims / head_counts(config).dim;
+  BlockSpec block{
+      .norms = NormPlacement::parallel,
+      .norm = layer_norm(config, "layer_norm_epsilon"),
+      .attention = grouped_query_attention(
+          config, {.interleaved = true, .partial = partial}),
+      .mlp =
+          plain_mlp(config, "activation_function", "gelu_new", MlpBias::all)};
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  decoder.extras.head_bias = HeadBias::stored;
+  return decoder;
+}
+
+FamilyNames gptj_names() {
+  FamilyNames names = hf_decoder_names({
+      {"wte", {"embedding"}},
+      {"h.{l}.ln_1", {"layers.{l}.attention_norm"}},
+      {"h.{l}.attn.q_proj", {"layers.{l}.attention.q"}},
+      {"h.{l}.attn.k_proj", {"layers.{l}.attention.k"}},
+      {"h.{l}.attn.v_proj", {"layers.{l}.attention.v"}},
+      {"h.{l}.attn.out_proj", {"layers.{l}.attention.o"}},
+      {"h.{l}.mlp.fc_in", {"layers.{l}.mlp.up"}},
+      {"h.{l}.mlp.fc_out", {"layers.{l}.mlp.down"}},
+      {"ln_f", {"final_norm"}},
+  });
+  names.spellings = {{"transformer.", ""}};
+  return names;
+}
+
+}  // namespace
+
+const Family gptj = {
+    .name = "GPT-J",
+    .type = "GptJ",
+    .model_types = {"gptj"},
+    .architectures = {"GPTJForCausalLM"},
+    .decoder = gptj_decoder,
+    .names = gptj_names(),
+    .dropped = {"*.attn.bias", "*.attn.masked_bias"},
+};
+
+}  // namespace mlxcel

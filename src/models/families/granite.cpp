@@ -1,0 +1,37 @@
+// Granite: Llama with multipliers on the embedding, the attention scores, each
+// half and the logits.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec granite_decoder(const Config& config) {
+  BlockSpec block = gated_block(config);
+  block.attention.scale = config.get_or("attention_multiplier", 1.f);
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  scale_as_granite(config, decoder);
+  return decoder;
+}
+
+}  // namespace
+
+const Family granite = {
+    .name = "Granite",
+    .type = "Granite",
+    .model_types = {"granite"},
+    .architectures = {"GraniteForCausalLM"},
+    .decoder = granite_decoder,
+    .names = hf_decoder_names(),
+    .features =
+        {"attention_bias",
+         "mlp_bias",
+         "attention_multiplier",
+         "embedding_multiplier",
+         "residual_multiplier",
+         "logits_scaling"},
+    .dropped = {"*.rotary_emb.inv_freq"},
+};
+
+}  // namespace mlxcel

@@ -1,0 +1,39 @@
+// InternLM 3: Llama with biases as qkv_bias and bias say.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec internlm3_decoder(const Config& config) {
+  BlockSpec block = gated_block(config);
+  bool qkv = config.get_or("qkv_bias", false);
+  bool others = config.get_or("bias", false);
+  if (others && !qkv) {
+    throw ConfigError(
+        cat(config.file(), ": bias is true and qkv_bias is not"),
+        "a bias on the output projection alone is not supported",
+        "check both against the weights");
+  }
+  block.attention.bias = others ? AttentionBias::all
+                         : qkv  ? AttentionBias::qkv
+                                : AttentionBias::none;
+  block.mlp.bias = others ? MlpBias::all : MlpBias::none;
+  return uniform_decoder(config, block, HeadKind::own);
+}
+
+}  // namespace
+
+const Family internlm3 = {
+    .name = "InternLM 3",
+    .type = "InternLM3",
+    .model_types = {"internlm3"},
+    .architectures = {"InternLM3ForCausalLM"},
+    .decoder = internlm3_decoder,
+    .names = hf_decoder_names(),
+    .features = {"bias"},
+    .dropped = {"*.rotary_emb.inv_freq"},
+};
+
+}  // namespace mlxcel

@@ -1,0 +1,29 @@
+// A half of a block that is one square matrix, as pruned models have in place
+// of an attention or an MLP.
+#pragma once
+
+#include "models/spec.h"
+
+#include <string>
+#include <utility>
+
+namespace mlxcel {
+
+class LinearPart : public PartSpec {
+ public:
+  // `role` below the layer: "attention.linear".
+  explicit LinearPart(std::string role) : role_(std::move(role)) {}
+  std::vector<RoleShape> roles(int64_t hidden_size) const override;
+  int64_t columns() const override {
+    return 0;
+  }
+  std::unique_ptr<Sublayer> build(
+      const PartBuilder& builder,
+      const BlockSpec& block,
+      int layer) const override;
+
+ private:
+  std::string role_;
+};
+
+}  // namespace mlxcel
