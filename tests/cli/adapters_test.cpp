@@ -1,6 +1,6 @@
 // The adapter flags as a user gives them: what is applied, and what is refused
 // before anything is generated.
-#include "cli/run_program.h"
+#include "support/programs/run_program.h"
 #include "io/safetensors.h"
 #include "support/fixtures.h"
 

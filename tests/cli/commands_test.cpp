@@ -1,5 +1,5 @@
 #include "cli/command.h"
-#include "cli/run_program.h"
+#include "support/programs/run_program.h"
 #include "io/safetensors.h"
 #include "models/registry.h"
 #include "support/fixtures.h"

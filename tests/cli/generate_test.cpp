@@ -1,4 +1,4 @@
-#include "cli/run_program.h"
+#include "support/programs/run_program.h"
 #include "support/fixtures.h"
 
 #include <gmock/gmock.h>

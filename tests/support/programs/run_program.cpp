@@ -1,4 +1,4 @@
-#include "cli/run_program.h"
+#include "support/programs/run_program.h"
 
 #include "io/safetensors.h"
 
@@ -10,10 +10,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <stdexcept>
 
 extern char** environ;
@@ -285,6 +288,116 @@ void write_chain_model(const std::string& folder) {
        {"torch_dtype", "float32"},
        {"bos_token_id", kBos},
        {"eos_token_id", kEos}});
+}
+
+namespace {
+
+constexpr int64_t kHidden = 64, kMiddle = 96, kKeys = 32;
+
+// Values of mean 0 and about this deviation; the same in every build.
+class Noise {
+ public:
+  explicit Noise(uint32_t seed) : random_(seed) {}
+  float operator()(float deviation) {
+    // The sum of four uniform numbers has a variance of 4 / 12.
+    double sum = -2;
+    for (int i = 0; i < 4; ++i) {
+      sum += double(random_()) / 4294967296.0;
+    }
+    return float(sum * 1.7320508 * double(deviation));
+  }
+
+ private:
+  std::mt19937 random_;
+};
+
+class MapWriter {
+ public:
+  explicit MapWriter(uint32_t seed) : noise_(seed) {}
+  float* add(const std::string& key, Shape shape, float deviation) {
+    std::byte* data = nullptr;
+    int64_t count = element_count(shape);
+    bool vector = shape.size() == 1;
+    map_.set(key, make_weight(DType::f32, std::move(shape), &data));
+    auto* values = reinterpret_cast<float*>(data);
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = noise_(deviation) + (vector ? 1.f : 0.f);
+    }
+    return values;
+  }
+  void write(const std::string& file) {
+    write_safetensors(file, map_);
+  }
+
+ private:
+  Noise noise_;
+  WeightMap map_;
+};
+
+}  // namespace
+
+void write_random_model(const std::string& folder) {
+  fs::create_directories(folder);
+  MapWriter map(7);
+  map.add("model.embed_tokens.weight", {kVocab, kHidden}, 1);
+  for (int i = 0; i < 2; ++i) {
+    std::string layer = "model.layers." + std::to_string(i) + ".";
+    float wide = 1.6f / std::sqrt(float(kHidden));
+    map.add(layer + "self_attn.q_proj.weight", {kHidden, kHidden}, wide);
+    map.add(layer + "self_attn.k_proj.weight", {kKeys, kHidden}, wide);
+    map.add(layer + "self_attn.v_proj.weight", {kKeys, kHidden}, wide);
+    map.add(layer + "self_attn.o_proj.weight", {kHidden, kHidden}, wide);
+    map.add(layer + "mlp.gate_proj.weight", {kMiddle, kHidden}, wide);
+    map.add(layer + "mlp.up_proj.weight", {kMiddle, kHidden}, wide);
+    map.add(layer + "mlp.down_proj.weight", {kHidden, kMiddle}, 0.16f);
+    map.add(layer + "input_layernorm.weight", {kHidden}, 0.1f);
+    map.add(layer + "post_attention_layernorm.weight", {kHidden}, 0.1f);
+  }
+  map.add("model.norm.weight", {kHidden}, 0.1f);
+  float* head = map.add("lm_head.weight", {kVocab, kHidden}, 0.6f);
+  for (int64_t token = 0; token < kVocab; ++token) {
+    if (token < 32 || token > 126) {
+      std::fill_n(head + token * kHidden, kHidden, 0.f);
+    }
+  }
+  map.write(folder + "/model.safetensors");
+  write_tokenizer(folder);
+  write_json(
+      folder + "/config.json",
+      {{"model_type", "llama"},
+       {"architectures", nlohmann::ordered_json::array({"LlamaForCausalLM"})},
+       {"hidden_size", kHidden},
+       {"intermediate_size", kMiddle},
+       {"num_hidden_layers", 2},
+       {"num_attention_heads", 4},
+       {"num_key_value_heads", 2},
+       {"rms_norm_eps", 1e-5},
+       {"vocab_size", kVocab},
+       {"rope_theta", 10000.0},
+       {"max_position_embeddings", 2048},
+       {"tie_word_embeddings", false},
+       {"torch_dtype", "float32"},
+       {"bos_token_id", kBos},
+       {"eos_token_id", kEos}});
+}
+
+void write_random_adapter(const std::string& folder, int seed) {
+  fs::create_directories(folder);
+  MapWriter map{uint32_t(seed)};
+  constexpr int64_t kRank = 4;
+  for (int i = 0; i < 2; ++i) {
+    std::string layer = "model.layers." + std::to_string(i) + ".self_attn.";
+    for (const char* name : {"q_proj", "v_proj"}) {
+      int64_t out = name[0] == 'q' ? kHidden : kKeys;
+      map.add(layer + name + ".lora_a", {kHidden, kRank}, 0.15f);
+      map.add(layer + name + ".lora_b", {kRank, out}, 0.15f);
+    }
+  }
+  map.write(folder + "/adapters.safetensors");
+  write_json(
+      folder + "/adapter_config.json",
+      {{"fine_tune_type", "lora"},
+       {"lora_parameters", {{"rank", kRank}, {"scale", 8.0}}}});
 }
 
 }  // namespace mlxcel::testing

@@ -41,4 +41,11 @@ class TemporaryFolder {
 // and the chat template writes the messages' text after a BOS.
 void write_chain_model(const std::string& folder);
 
+// Two layers of random weights over the same tokenizer, f32. Only printable
+// bytes can win, so that greedy answers are readable and never end by
+// themselves.
+void write_random_model(const std::string& folder);
+// A LoRA adapter for it that changes its answers.
+void write_random_adapter(const std::string& folder, int seed);
+
 }  // namespace mlxcel::testing
