@@ -1,6 +1,7 @@
 // `mlxcel serve`, which is `mlxcel-server` as well.
 #include "cli/command.h"
 #include "cli/console.h"
+#include "cli/grammar_options.h"
 #include "cli/memory_check.h"
 #include "cli/model_options.h"
 #include "cli/model_store.h"
@@ -22,6 +23,7 @@ struct ServeOptions {
   SamplingOptions sampling;
   ServeFlags flags;
   server::ServerOptions server;
+  GrammarOptions grammar;
   UnbuiltOptions unbuilt;
 };
 
@@ -44,6 +46,7 @@ int run_serve(const ServeOptions& given) {
   options.deterministic = given.model.deterministic;
   options.defaults.sampling = given.sampling.params;
   options.defaults.max_tokens = given.sampling.max_tokens;
+  options.defaults.grammar = grammar_source(given.grammar);
   options.defaults.dry_breakers = given.sampling.dry_breakers;
   // -1 arrives as the greatest number.
   bool seeded = given.sampling.seed && *given.sampling.seed != ~uint64_t(0);
@@ -70,6 +73,7 @@ Action declare_serve(CLI::App& app) {
   declare_model_options(app, options->model);
   declare_serve_options(app, options->flags, options->server);
   declare_sampling_options(app, options->sampling);
+  declare_grammar_options(app, options->grammar);
   options->unbuilt = declare_unbuilt_options(app, serve_unbuilt_options());
   return [options] { return run_serve(*options); };
 }

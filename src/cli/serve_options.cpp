@@ -247,6 +247,15 @@ void declare_templates(CLI::App& app, server::ServerOptions& options) {
             chat.kwargs,
             "Variables for the chat template, a JSON object")
          ->type_name("JSON"));
+  in(kGroup,
+     app.add_option_function<std::string>(
+            "--reasoning-format",
+            [&options](const std::string& name) {
+              options.reasoning = reasoning_format(name);
+            },
+            "Where a model's thoughts go: none (they stay in the answer), "
+            "deepseek, deepseek-legacy (both) or auto")
+         ->default_str("auto"));
 }
 
 }  // namespace

@@ -12,8 +12,10 @@ class TextStream {
   TextStream(
       const Tokenizer& tokenizer,
       std::vector<std::string> stops,
-      bool skip_special = true)
-      : decoder_(tokenizer, skip_special), stops_(std::move(stops)) {}
+      bool skip_special = true,
+      std::vector<int32_t> kept_special = {})
+      : decoder_(tokenizer, skip_special, std::move(kept_special)),
+        stops_(std::move(stops)) {}
 
   // The text that the token makes certain; may be empty.
   std::string push(int32_t token) {

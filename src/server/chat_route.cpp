@@ -1,11 +1,13 @@
 // POST /v1/chat/completions.
 #include "core/error.h"
-#include "server/chat_prompt.h"
+#include "server/chat_message.h"
+#include "server/chat_plan.h"
 #include "server/openai.h"
 #include "server/request_fields.h"
 #include "server/routes.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace mlxcel::server {
 
@@ -20,6 +22,7 @@ struct Chat {
   std::string id = new_id("chatcmpl-");
   int64_t created = unix_time();
   std::string model;
+  ChatPlan plan;
 };
 
 void read_limits(Body& body, const App& app, GenerationRequest& generation) {
@@ -51,9 +54,11 @@ Chat read_chat(const App& app, const http::Request& request) {
   chat.stream = read_stream_options(body);
   generation.stream = chat.stream.stream;
   ignore_client_fields(body);
+  AnswerWishes wishes = read_answer_wishes(body, raw, app.model);
   ChatInput input = read_chat_input(body, raw, app.model);
   body.finish();
-  generation.prompt = chat_prompt(input, app.model).tokens;
+  chat.plan = plan_chat(std::move(input), wishes, app.model);
+  apply_plan(chat.plan, generation);
   return chat;
 }
 
@@ -124,14 +129,25 @@ http::Task<> stream_chat(
     }
   }
   std::vector<GenerationEnd> ends(chat.n);
+  std::vector<ChatMessage> messages;
+  for (size_t i = 0; i < chat.n; ++i) {
+    messages.emplace_back(chat.plan.output);
+  }
   while (!answers.all_ended()) {
     std::optional<GenerationPart> part = co_await answers.next();
     if (!part) {
       co_return;
     }
-    if (!part->text.empty() || !part->logprobs.empty()) {
-      json chunk = chunk_of(chat, part->index, {{"content", part->text}});
-      chunk["choices"][0]["logprobs"] = logprobs_of(app, chat, *part);
+    ChatMessage& message = messages[part->index];
+    std::vector<ChatDelta> deltas =
+        message.push(part->text, part->end.has_value());
+    if (deltas.empty() && !part->logprobs.empty()) {
+      deltas.emplace_back();
+    }
+    json logprobs = logprobs_of(app, chat, *part);
+    for (const ChatDelta& delta : deltas) {
+      json chunk = chunk_of(chat, part->index, delta_json(delta));
+      chunk["choices"][0]["logprobs"] = std::exchange(logprobs, json(nullptr));
       bool sent = co_await write_chunk(response, chunk);
       if (!sent) {
         co_return;
@@ -139,7 +155,8 @@ http::Task<> stream_chat(
     }
     if (part->end) {
       json chunk = chunk_of(chat, part->index, json::object());
-      chunk["choices"][0]["finish_reason"] = finish_reason(part->end->stop);
+      chunk["choices"][0]["finish_reason"] =
+          chat_finish_reason(message, part->end->stop);
       chunk["timings"] = timings_of(*part->end);
       log_generation(response, *part->end);
       ends[part->index] = std::move(*part->end);
@@ -176,11 +193,13 @@ http::Task<> answer_chat(
   json body = envelope(chat, "chat.completion");
   std::vector<GenerationEnd> ends;
   for (GenerationPart& part : parts) {
+    ChatMessage message(chat.plan.output);
+    message.push(part.text, true);
     body["choices"].push_back(
         {{"index", part.index},
-         {"message", {{"role", "assistant"}, {"content", part.text}}},
+         {"message", message_json(message)},
          {"logprobs", logprobs_of(app, chat, part)},
-         {"finish_reason", finish_reason(part.end->stop)}});
+         {"finish_reason", chat_finish_reason(message, part.end->stop)}});
     log_generation(response, *part.end);
     ends.push_back(std::move(*part.end));
   }

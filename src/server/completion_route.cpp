@@ -1,6 +1,7 @@
 // POST /completion, /completions: llama-server's own form.
 #include "core/error.h"
 #include "server/answers.h"
+#include "server/chat_plan.h"
 #include "server/request_fields.h"
 #include "server/routes.h"
 
@@ -62,11 +63,13 @@ void refuse_native(Body& body) {
 
 CompletionRequest read_request(const App& app, const http::Request& request) {
   json object = http::parse_body(request.body);
+  nlohmann::ordered_json raw = nlohmann::ordered_json::parse(request.body);
   Body body(object);
   CompletionRequest out;
   GenerationRequest base;
   base.adapters = read_adapters(body, app.model, app.adapters);
   read_sampling(body, app.model, base);
+  base.grammar = read_grammar(body, raw, app.model);
   // 0 gives one token, as llama-server does.
   int64_t limit = body.integer(
       "n_predict",

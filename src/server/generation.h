@@ -26,7 +26,8 @@ struct GenerationRequest {
   AdapterChoice adapters;
   bool ignore_eos = false;
   bool cache_prompt = true;
-  bool skip_special = true;  // leave special tokens out of the text
+  bool skip_special = true;           // leave special tokens out of the text
+  std::vector<int32_t> kept_special;  // but not these
   // Report each piece; else only the whole at the end.
   bool stream = false;
   // Alternatives beside the log-probability of each token; -1: neither.

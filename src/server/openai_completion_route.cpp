@@ -1,6 +1,7 @@
 // POST /v1/completions: OpenAI's form, with echo and the log-probabilities of
 // prompts.
 #include "core/error.h"
+#include "server/chat_plan.h"
 #include "server/openai.h"
 #include "server/request_fields.h"
 #include "server/routes.h"
@@ -26,12 +27,14 @@ struct Completions {
 
 Completions read_completions(const App& app, const http::Request& request) {
   json object = http::parse_body(request.body);
+  nlohmann::ordered_json raw = nlohmann::ordered_json::parse(request.body);
   Body body(object);
   Completions out;
   GenerationRequest base;
   base.adapters = read_adapters(body, app.model, app.adapters);
   out.model = body.text("model").value_or(app.model.alias);
   read_sampling(body, app.model, base);
+  base.grammar = read_grammar(body, raw, app.model);
   base.max_tokens =
       body.integer("max_tokens", app.model.defaults.max_tokens, -1);
   out.n = size_t(body.integer("n", 1, 1, 128));

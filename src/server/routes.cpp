@@ -8,6 +8,8 @@ void add_routes(http::Router& router, const App& app) {
   add_completion_routes(router, app);
   add_openai_completion_routes(router, app);
   add_chat_routes(router, app);
+  add_responses_routes(router, app);
+  add_messages_routes(router, app);
   add_lora_routes(router, app);
   add_lora_loading_routes(router, app);
   add_tokenize_routes(router, app);

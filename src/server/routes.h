@@ -37,6 +37,8 @@ void add_model_routes(http::Router& router, const App& app);
 void add_completion_routes(http::Router& router, const App& app);
 void add_openai_completion_routes(http::Router& router, const App& app);
 void add_chat_routes(http::Router& router, const App& app);
+void add_responses_routes(http::Router& router, const App& app);
+void add_messages_routes(http::Router& router, const App& app);
 void add_lora_routes(http::Router& router, const App& app);
 void add_lora_loading_routes(http::Router& router, const App& app);
 void add_tokenize_routes(http::Router& router, const App& app);

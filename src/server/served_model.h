@@ -3,7 +3,9 @@
 #pragma once
 
 #include "engine/sampler.h"
+#include "text/chat_output.h"
 #include "text/chat_template.h"
+#include "text/constraint.h"
 #include "text/tokenizer.h"
 
 #include <nlohmann/json.hpp>
@@ -12,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +27,7 @@ struct RequestDefaults {
   int64_t max_tokens = -1;
   std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};
   bool cache_prompt = true;
+  std::optional<GrammarSource> grammar;  // of answers that have no other
 };
 
 // The text of every token, for what has to look at all of them.
@@ -59,6 +63,8 @@ struct ServedModel {
   std::string chat_template_source;
   nlohmann::ordered_json template_kwargs = nlohmann::ordered_json::object();
   std::unique_ptr<TokenTexts> token_texts;
+  std::unique_ptr<GrammarCompiler> grammars;
+  ReasoningFormat reasoning = ReasoningFormat::deepseek;
   RequestDefaults defaults;
 
   // A token's text as one string: its bytes where they are UTF-8 of their own,

@@ -184,6 +184,12 @@ void run_server(ServerOptions options) {
   model.weight_bytes = loaded->weight_bytes;
   model.surgery = recipe_path(options.load).string();
   model.eos = eos_ids(loaded->config.json(), folder, model.tokenizer.get());
+  model.grammars =
+      std::make_unique<GrammarCompiler>(*model.tokenizer, model.eos);
+  model.reasoning = options.reasoning;
+  if (options.defaults.grammar) {
+    model.grammars->compile(*options.defaults.grammar);  // or say why not
+  }
   model.defaults = options.defaults;
   Adapters adapters(
       loaded->adapters, model.alias, options.lora_init_without_apply);

@@ -41,6 +41,7 @@ struct ServerOptions {
   bool deterministic = false;
   bool warmup = true;
   ChatTemplateOptions chat_template;
+  ReasoningFormat reasoning = ReasoningFormat::deepseek;
   CapacityOptions capacity;
   RequestDefaults defaults;
   RouteSwitches routes;

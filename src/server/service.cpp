@@ -41,7 +41,11 @@ struct Service::Running {
 
   Running(const Tokenizer& tokenizer, GenerationRequest given)
       : request(std::move(given)),
-        text(tokenizer, request.stops, request.skip_special) {}
+        text(
+            tokenizer,
+            request.stops,
+            request.skip_special,
+            request.kept_special) {}
 };
 
 Service::Service(

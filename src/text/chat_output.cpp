@@ -41,6 +41,7 @@ ChatOutput::ChatOutput(ChatOutputOptions options)
 }
 
 ChatOutput::~ChatOutput() = default;
+ChatOutput::ChatOutput(ChatOutput&&) noexcept = default;
 
 std::vector<ChatDelta> ChatOutput::push(std::string_view text) {
   std::vector<ChatDelta> out;

@@ -52,6 +52,7 @@ class ChatOutput {
  public:
   explicit ChatOutput(ChatOutputOptions options);
   ~ChatOutput();
+  ChatOutput(ChatOutput&&) noexcept;
   std::vector<ChatDelta> push(std::string_view text);
   std::vector<ChatDelta> finish();
   int num_calls() const;

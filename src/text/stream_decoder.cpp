@@ -1,5 +1,7 @@
 #include "text/tokenizer.h"
 
+#include <algorithm>
+
 namespace mlxcel {
 
 namespace {
@@ -16,8 +18,11 @@ bool unfinished(std::string_view text) {
 
 }  // namespace
 
-StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
-    : tokenizer_(tokenizer), skip_special_(skip_special) {}
+StreamDecoder::StreamDecoder(
+    const Tokenizer& tokenizer, bool skip_special, std::vector<int32_t> kept)
+    : tokenizer_(tokenizer),
+      skip_special_(skip_special),
+      kept_(std::move(kept)) {}
 
 // The text of the first `count` ids behind the last piece; they become the
 // context of what follows.
@@ -42,7 +47,10 @@ std::string StreamDecoder::take(size_t count) {
 
 std::string StreamDecoder::push(int32_t id) {
   if (skip_special_ && tokenizer_.is_special(id)) {
-    return {};  // decode() leaves it out before anything else
+    if (std::find(kept_.begin(), kept_.end(), id) == kept_.end()) {
+      return {};  // decode() leaves it out before anything else
+    }
+    return finish() + tokenizer_.token_text(id);
   }
   ids_.push_back(id);
   size_t held = ids_.size() - sent_;

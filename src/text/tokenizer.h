@@ -58,7 +58,11 @@ class Tokenizer {
 // once one of its bytes is ill-formed; characters already sent stay sent.)
 class StreamDecoder {
  public:
-  StreamDecoder(const Tokenizer& tokenizer, bool skip_special);
+  // `kept`: special tokens that are not skipped but written by their names.
+  StreamDecoder(
+      const Tokenizer& tokenizer,
+      bool skip_special,
+      std::vector<int32_t> kept = {});
   std::string push(int32_t id);  // may be empty
   std::string finish();          // what was held back
 
@@ -67,6 +71,7 @@ class StreamDecoder {
 
   const Tokenizer& tokenizer_;
   bool skip_special_;
+  std::vector<int32_t> kept_;
   // The ids of the last piece, which give the next ones their context, then
   // the ids held back.
   std::vector<int32_t> ids_;
