@@ -1,8 +1,8 @@
 // The adapter flags as a user gives them: what is applied, and what is refused
 // before anything is generated.
-#include "support/programs/run_program.h"
 #include "io/safetensors.h"
 #include "support/fixtures.h"
+#include "support/programs/run_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 #include "cli/command.h"
-#include "support/programs/run_program.h"
 #include "io/safetensors.h"
 #include "models/registry.h"
 #include "support/fixtures.h"
+#include "support/programs/run_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-#include "support/programs/run_program.h"
 #include "support/fixtures.h"
+#include "support/programs/run_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
