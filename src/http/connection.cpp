@@ -266,8 +266,9 @@ awaitable<void> Connection::handle(Exchange& exchange) {
     error = std::current_exception();
     done = true;
   }
+  auto limit = shared_->options.limits.request_time;
   Clock::time_point deadline =
-      Clock::now() + shared_->options.limits.request_time;
+      limit.count() > 0 ? Clock::now() + limit : Clock::time_point::max();
   while (!done) {
     handler_timer_.expires_at(deadline);
     co_await handler_timer_.async_wait(kResult);

@@ -26,7 +26,7 @@ struct Shared {
   asio::io_context context;
   asio::thread_pool blocking;  // for background()
   std::optional<asio::ssl::context> tls;
-  std::atomic<bool> draining{false};
+  std::atomic<bool> draining{false}, stopping{false};
 
   // Figures of the transport; null without a registry.
   Registry* registry = nullptr;

@@ -111,7 +111,8 @@ void set_up_tls(std::optional<asio::ssl::context>& context, const Tls& tls) {
 struct Server::State {
   State(Options settings, const Router& router, Registry* metrics)
       : shared(std::make_shared<Shared>(std::move(settings), router, metrics)),
-        signals(shared->context) {}
+        control(asio::make_strand(shared->context)),
+        signals(control) {}
 
   void bind();
   void bind_unix();
@@ -126,8 +127,10 @@ struct Server::State {
   void stop();
 
   std::shared_ptr<Shared> shared;
+  Strand control;  // on which the acceptors and the signals are used
   std::vector<std::unique_ptr<Acceptor>> acceptors;
   asio::signal_set signals;
+  bool finished = false;  // drained, and no connection is left
   std::function<void()> on_drain;
   uint16_t port = 0;
   bool bound = false;
@@ -285,11 +288,14 @@ void Server::State::run() {
   signals.add(SIGTERM);
   std::signal(SIGPIPE, SIG_IGN);
   shared->when_empty = [this] {
-    asio::post(shared->context, [this] { signals.cancel(); });
+    asio::post(control, [this] {
+      finished = true;
+      signals.cancel();
+    });
   };
   await_signal();
   for (auto& acceptor : acceptors) {
-    asio::co_spawn(shared->context, accept_all(*acceptor), asio::detached);
+    asio::co_spawn(control, accept_all(*acceptor), asio::detached);
   }
   std::vector<std::thread> threads;
   for (int i = 1; i < shared->options.threads; ++i) {
@@ -311,7 +317,7 @@ void Server::State::run() {
 }
 
 awaitable<void> Server::State::accept_all(Acceptor& acceptor) {
-  asio::steady_timer pause(shared->context);
+  asio::steady_timer pause(control);
   while (acceptor.is_open() && !shared->draining) {
     Protocol::endpoint peer;
     auto [error, socket] = co_await acceptor.async_accept(peer, kResult);
@@ -331,6 +337,12 @@ awaitable<void> Server::State::accept_all(Acceptor& acceptor) {
     auto connection = std::make_shared<Connection>(
         shared, std::move(socket), std::move(name));
     connection->start();
+    // Whoever drains or stops has missed it, or has set the flag by now.
+    if (shared->stopping) {
+      connection->stop();
+    } else if (shared->draining) {
+      connection->drain();
+    }
     while (shared->connection_count() >= shared->options.limits.connections &&
            !shared->draining) {
       pause.expires_after(kAcceptPause);
@@ -341,7 +353,7 @@ awaitable<void> Server::State::accept_all(Acceptor& acceptor) {
 
 void Server::State::await_signal() {
   signals.async_wait([this](error_code error, int) {
-    if (error) {
+    if (error || finished) {
       return;
     }
     if (shared->draining) {
@@ -359,7 +371,7 @@ void Server::State::drain() {
   if (shared->draining.exchange(true)) {
     return;
   }
-  asio::post(shared->context, [this] {
+  asio::post(control, [this] {
     for (auto& acceptor : acceptors) {
       error_code ignored;
       acceptor->close(ignored);
@@ -379,7 +391,8 @@ void Server::State::drain() {
 
 void Server::State::stop() {
   drain();
-  asio::post(shared->context, [this] {
+  shared->stopping = true;
+  asio::post(control, [this] {
     for (auto& connection : shared->connections()) {
       connection->stop();
     }
