@@ -115,11 +115,14 @@ awaitable<bool> Connection::read_request(Exchange& exchange) {
 
   idle_ = true;
   Input state = Input::data;
-  while (state == Input::data && input_.empty()) {
-    state = co_await more_input(Clock::now() + limits.idle_time);
+  auto begun = [this] {
     while (input_.starts_with("\r\n")) {  // RFC 9112, section 2.2
       consume(2);
     }
+    return !input_.empty() && input_ != "\r";
+  };
+  while (state == Input::data && !begun()) {
+    state = co_await more_input(Clock::now() + limits.idle_time);
   }
   idle_ = false;
   if (state != Input::data) {
