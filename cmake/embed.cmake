@@ -1,14 +1,14 @@
-# mlxcel_embed(target NAME...): compiles files of src/server/playground into the
-# target, as arrays that src/server/playground.cpp declares. Also the script
-# that writes one of them (cmake -P).
+# mlxcel_embed(target FILE...): compiles files of src/server into the target, as
+# arrays embedded_NAME_EXTENSION and their sizes. Also the script that writes
+# one of them (cmake -P).
 if(CMAKE_SCRIPT_MODE_FILE)
   file(READ ${INPUT} bytes HEX)
   string(REGEX REPLACE "(..)" "0x\\1," bytes "${bytes}")
   file(WRITE ${OUTPUT} "#include <cstddef>
 namespace mlxcel::server {
-extern const unsigned char playground_${NAME}[] = {${bytes}0};
-extern const std::size_t playground_${NAME}_size =
-    sizeof(playground_${NAME}) - 1;
+extern const unsigned char embedded_${NAME}[] = {${bytes}0};
+extern const std::size_t embedded_${NAME}_size =
+    sizeof(embedded_${NAME}) - 1;
 }  // namespace mlxcel::server
 ")
   return()
@@ -17,9 +17,10 @@ endif()
 set(MLXCEL_EMBED_SCRIPT ${CMAKE_CURRENT_LIST_FILE})
 function(mlxcel_embed target)
   foreach(file ${ARGN})
-    string(REGEX REPLACE "[^a-z]" "_" name ${file})
-    set(input ${PROJECT_SOURCE_DIR}/src/server/playground/${file})
-    set(output ${PROJECT_BINARY_DIR}/generated/playground_${name}.cpp)
+    get_filename_component(name ${file} NAME)
+    string(REGEX REPLACE "[^a-z]" "_" name ${name})
+    set(input ${PROJECT_SOURCE_DIR}/src/server/${file})
+    set(output ${PROJECT_BINARY_DIR}/generated/${name}.cpp)
     add_custom_command(
       OUTPUT ${output}
       COMMAND ${CMAKE_COMMAND} -DINPUT=${input} -DOUTPUT=${output}

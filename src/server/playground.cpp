@@ -9,12 +9,12 @@
 
 namespace mlxcel::server {
 
-extern const unsigned char playground_index_html[];
-extern const std::size_t playground_index_html_size;
-extern const unsigned char playground_style_css[];
-extern const std::size_t playground_style_css_size;
-extern const unsigned char playground_app_js[];
-extern const std::size_t playground_app_js_size;
+extern const unsigned char embedded_index_html[];
+extern const std::size_t embedded_index_html_size;
+extern const unsigned char embedded_style_css[];
+extern const std::size_t embedded_style_css_size;
+extern const unsigned char embedded_app_js[];
+extern const std::size_t embedded_app_js_size;
 
 namespace {
 
@@ -48,11 +48,10 @@ struct Page {
 };
 
 Page make_page() {
-  std::string_view style =
-      text_of(playground_style_css, playground_style_css_size);
-  std::string_view script = text_of(playground_app_js, playground_app_js_size);
+  std::string_view style = text_of(embedded_style_css, embedded_style_css_size);
+  std::string_view script = text_of(embedded_app_js, embedded_app_js_size);
   Page page;
-  page.html = text_of(playground_index_html, playground_index_html_size);
+  page.html = text_of(embedded_index_html, embedded_index_html_size);
   replace(page.html, "{{style}}", style);
   replace(page.html, "{{script}}", script);
   // One document that loads nothing: it works below any --api-prefix, and

@@ -1,8 +1,12 @@
 #include "server/routes.h"
 
+#include "server/openapi.h"
+#include "server/playground.h"
+
 namespace mlxcel::server {
 
 void add_routes(http::Router& router, const App& app) {
+  add_playground_route(router);
   add_health_routes(router, app);
   add_model_routes(router, app);
   add_completion_routes(router, app);
@@ -19,6 +23,7 @@ void add_routes(http::Router& router, const App& app) {
   add_metrics_routes(router, app);
   add_cache_routes(router, app);
   add_unbuilt_routes(router);
+  add_openapi_route(router);
 }
 
 }  // namespace mlxcel::server

@@ -147,6 +147,7 @@ json props_of(const App& app) {
       {"eos_token", token(model.tokenizer->eos())},
       {"modalities", {{"vision", false}, {"audio", false}}},
       {"surgery", model.surgery},
+      {"lora_fused", app.adapters.any_fused()},
       {"build_info", cat("mlxcel ", MLXCEL_VERSION)}};
 }
 
@@ -165,6 +166,7 @@ void add_health_routes(http::Router& router, const App& app) {
 void add_model_routes(http::Router& router, const App& app) {
   http::Route list = get("");
   list.style = http::ErrorStyle::openai;
+  list.access = http::Access::open;  // as on llama-server
   list.handler =
       http::immediate([&app](const http::Request&, http::Response& response) {
         json data = json::array({model_entry(app, app.model.alias, true)});
