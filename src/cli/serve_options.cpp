@@ -85,6 +85,24 @@ void declare_network(
          "those of this machine"));
   in(kGroup,
      app.add_option(
+            "--cors-headers",
+            net.cors.headers,
+            "Headers that those may send; * for what they ask for")
+         ->capture_default_str());
+  in(kGroup,
+     app.add_flag(
+         "--cors-credentials",
+         net.cors.credentials,
+         "Let browsers send cookies and stored passwords with them"));
+  in(kGroup,
+     app.add_option(
+            "--cors-max-age",
+            net.cors.max_age,
+            "Seconds for which a browser keeps these permissions")
+         ->check(CLI::Range(0, 604800))
+         ->capture_default_str());
+  in(kGroup,
+     app.add_option(
             "--ssl-cert-file", net.tls.cert_file, "Certificate chain, PEM")
          ->type_name("FILE"));
   in(kGroup,
@@ -311,6 +329,18 @@ void finish_serve_options(
     for (const std::string& part : split(key)) {
       net.api_keys.push_back(part);
     }
+  }
+  if (net.api_keys.empty() && !flags.api_keys.empty()) {
+    throw UsageError(
+        "an --api-key is empty",
+        "the server would be open to everyone",
+        "give the key, or leave the option out");
+  }
+  while (net.prefix.ends_with('/')) {
+    net.prefix.pop_back();
+  }
+  if (!net.prefix.empty() && !net.prefix.starts_with('/')) {
+    net.prefix.insert(0, "/");
   }
   if (!flags.api_key_file.empty()) {
     for (std::string& key : http::read_key_file(flags.api_key_file)) {
