@@ -112,7 +112,9 @@ int run_generate(const GenerateOptions& options) {
   request.stops = options.sampling.stops;
   request.cancel = &interrupted;
   ReasoningFilter filter(
-      session.chat_template && !options.chat.show_reasoning, made.rendered);
+      session.chat_template && !options.chat.show_reasoning,
+      session.chat_template.get(),
+      made.rendered);
   request.on_text = [&](std::string_view piece) {
     write_out(filter.push(piece));
   };

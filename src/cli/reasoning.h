@@ -1,6 +1,9 @@
-// Hides what a model thinks before its answer: a first part between <think>
-// and </think>, also when the prompt opened it.
+// Hides what a model thinks before its answer, between its template's marks,
+// also when the prompt opened them.
 #pragma once
+
+#include "text/chat_template.h"
+#include "text/reasoning.h"
 
 #include <string>
 #include <string_view>
@@ -9,16 +12,16 @@ namespace mlxcel::cli {
 
 class ReasoningFilter {
  public:
-  // Passes everything through unless `hide`. `prompt` is the rendered prompt.
-  ReasoningFilter(bool hide, std::string_view prompt);
+  // Passes everything through unless `hide`. `prompt` is the rendered prompt;
+  // the template may be null.
+  ReasoningFilter(
+      bool hide, const ChatTemplate* chat_template, std::string_view prompt);
 
   std::string push(std::string_view piece);
   std::string finish();
 
  private:
-  enum class State { start, thinking, gap, answer };
-  State state_;
-  std::string held_;
+  ReasoningSplitter splitter_;
 };
 
 }  // namespace mlxcel::cli

@@ -108,7 +108,9 @@ class Chat {
     request.stops = options_.sampling.stops;
     request.cancel = &interrupted;
     ReasoningFilter filter(
-        session_.chat_template && !options_.chat.show_reasoning, prompt);
+        session_.chat_template && !options_.chat.show_reasoning,
+        session_.chat_template.get(),
+        prompt);
     request.on_text = [&](std::string_view piece) {
       write_out(filter.push(piece));
     };

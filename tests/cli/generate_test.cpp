@@ -93,6 +93,27 @@ TEST(Generate, CharactersAreNeverSplit) {
   }
 }
 
+TEST(Generate, KeepsToAGrammarOrASchema) {
+  EXPECT_EQ(
+      generate("#", {"--grammar", "root ::= \"yes\" | \"yet\""})
+          .out.substr(0, 2),
+      "ye");
+  EXPECT_EQ(generate("#", {"--grammar", "start: \"a\" \"b\""}).out, "ab\n");
+  EXPECT_EQ(
+      generate("#", {"--json-schema", R"({"const": "x"})"}).out, "\"x\"\n");
+  TemporaryFolder folder;
+  std::ofstream(folder.path("g.gbnf")) << "root ::= [q]{3}\n";
+  EXPECT_EQ(
+      generate("#", {"--grammar-file", folder.path("g.gbnf")}).out, "qqq\n");
+
+  ProgramResult got = generate("#", {"--json-schema", R"({"type": "strin"})"});
+  EXPECT_EQ(got.exit_code, 1);
+  EXPECT_EQ(got.out, "");
+  EXPECT_THAT(got.err, HasSubstr("at /type: there is no type \"strin\""));
+  got = generate("#", {"--grammar", "root ::= x", "--json-schema", "{}"});
+  EXPECT_EQ(got.exit_code, 2);
+}
+
 TEST(Generate, ReadsThePromptFromStandardInput) {
   std::vector<std::string> base = {
       "generate", "--model", chain_model(), "--no-chat-template"};
