@@ -222,6 +222,12 @@ void declare_prompt_cache(
          ->capture_default_str());
   in(kGroup,
      app.add_option(
+            "--snapshot-cache-capacity-bytes",
+            flags.snapshot_bytes,
+            "What its recurrent states may hold")
+         ->capture_default_str());
+  in(kGroup,
+     app.add_option(
          "--cache-ram", flags.cache_ram_mib, "The same in MiB; 0 for none"));
   in(kGroup,
      app.add_option(
@@ -380,6 +386,8 @@ void finish_serve_options(
   }
   capacity.prefix_cache.bytes =
       parse_bytes("--prompt-cache-capacity-bytes", flags.prompt_cache_bytes);
+  capacity.prefix_cache.state_bytes =
+      parse_bytes("--snapshot-cache-capacity-bytes", flags.snapshot_bytes);
   if (flags.cache_ram_mib >= 0) {
     capacity.prefix_cache.bytes = flags.cache_ram_mib << 20;
   }

@@ -21,6 +21,7 @@ struct ServeFlags {
   std::string api_key_file;
   std::string kv_budget = "auto";
   std::string prompt_cache_bytes = "2GiB";
+  std::string snapshot_bytes = "512MiB";
   int64_t cache_ram_mib = -1;
   int64_t prompt_cache_ttl = 3600;
   bool no_prompt_cache = false;

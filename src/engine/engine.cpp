@@ -18,11 +18,7 @@ Engine::Engine(Model& model, Backend& backend, const EngineOptions& options)
       cache_(backend.make_kv_cache(model.kv_cache_spec())),
       blocks_(*cache_, options.max_blocks),
       states_(*cache_),
-      // Blocks alone do not bring a recurrent state back.
-      prefix_cache_(
-          blocks_,
-          states_.needed() ? PrefixCacheOptions{} : options.prefix_cache,
-          traits_.window) {
+      prefix_cache_(blocks_, states_, options.prefix_cache, traits_.window) {
   assert(options.prefill_chunk > 0 && options.max_sequences > 0);
   blocks_.set_reclaimer([this] { return prefix_cache_.reclaim(); });
 }
@@ -66,6 +62,9 @@ int64_t Engine::add(SequenceOptions options) {
   sequence->cache_key = sequence->options.cache_key;
   if (traits_.rope_switch_length > 0 && length > traits_.rope_switch_length) {
     sequence->cache_key += "|long";
+  }
+  if (states_.needed()) {
+    sequence->mark_snapshots();
   }
   sequences_.push_back(std::move(sequence));
   return next_id_++;

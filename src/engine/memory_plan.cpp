@@ -65,8 +65,10 @@ bool Engine::start(Sequence& sequence, bool alone) {
   // The last prompt token is always computed: its logits are needed.
   std::span<const int32_t> reusable =
       std::span(sequence.tokens).first(size_t(sequence.num_prompt - 1));
+  int32_t state = -1;
   if (sequence.caches()) {
     PrefixCache::Match match = prefix_cache_.find(sequence.cache_key, reusable);
+    state = match.state;
     sequence.computed = match.positions;
     sequence.blocks = std::move(match.blocks);
     while (sequence.dropped < int64_t(sequence.blocks.size()) &&
@@ -91,8 +93,10 @@ bool Engine::start(Sequence& sequence, bool alone) {
   if (sequence.caches()) {
     prefix_cache_.count_lookup(int64_t(reusable.size()), sequence.cached);
   }
-  sequence.inserted = whole_blocks(sequence.computed);
-  sequence.state_slot = states_.allocate();
+  sequence.inserted =
+      states_.needed() ? sequence.computed : whole_blocks(sequence.computed);
+  sequence.state_slot =
+      state < 0 ? states_.allocate() : states_.allocate_copy(state);
   sequence.state = SequenceState::running;
   return true;
 }
@@ -115,14 +119,24 @@ bool Engine::waits_for_leader(Sequence& sequence) const {
           std::span(sequence.tokens).first(size_t(sequence.num_prompt - 1));
       std::span<const int32_t> theirs =
           std::span(other->tokens).first(size_t(other->num_prompt));
-      sequence.leader = other->id;
-      sequence.shared_with_leader =
+      int64_t shared =
           std::mismatch(own.begin(), own.end(), theirs.begin(), theirs.end())
               .first -
           own.begin();
+      if (states_.needed()) {
+        // As far as the other's last state before they part.
+        auto next = std::upper_bound(
+            other->snapshots.begin(), other->snapshots.end(), shared);
+        shared = next == other->snapshots.begin() ? 0 : *std::prev(next);
+      } else {
+        shared = whole_blocks(shared);
+      }
+      sequence.leader = other->id;
+      sequence.shared_with_leader = shared;
     }
-    if (whole_blocks(sequence.shared_with_leader) >
-        whole_blocks(other->computed)) {
+    int64_t done =
+        states_.needed() ? other->computed : whole_blocks(other->computed);
+    if (sequence.shared_with_leader > done) {
       return true;
     }
   }
@@ -252,7 +266,20 @@ void Engine::remember(Sequence& sequence, bool all) {
   if (switch_length > 0 && sequence.num_prompt <= switch_length) {
     end = std::min(end, switch_length);  // later positions turn otherwise
   }
-  end = all ? end : whole_blocks(end);
+  int32_t state = -1;
+  if (states_.needed()) {
+    // Only where the state stands at the end of what is handed over.
+    bool border = std::binary_search(
+        sequence.snapshots.begin(), sequence.snapshots.end(), end);
+    if (end != sequence.computed || end <= sequence.inserted ||
+        !(all || border)) {
+      return;
+    }
+    state = all ? std::exchange(sequence.state_slot, -1)
+                : states_.allocate_copy(sequence.state_slot);
+  } else if (!all) {
+    end = whole_blocks(end);
+  }
   if (end <= sequence.inserted) {
     return;
   }
@@ -266,7 +293,8 @@ void Engine::remember(Sequence& sequence, bool all) {
   prefix_cache_.insert(
       sequence.cache_key,
       std::span(sequence.tokens).first(size_t(end)),
-      blocks);
+      blocks,
+      state);
   sequence.inserted = end;
 }
 

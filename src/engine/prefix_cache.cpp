@@ -11,11 +11,20 @@ bool PrefixCache::Less::operator()(
 }
 
 PrefixCache::PrefixCache(
-    BlockManager& manager, const PrefixCacheOptions& options, int64_t window)
+    BlockManager& manager,
+    StateSlots& states,
+    const PrefixCacheOptions& options,
+    int64_t window)
     : manager_(manager),
+      slots_(states),
       options_(options),
       window_(window),
       max_blocks_(options.bytes / std::max<int64_t>(1, manager.block_bytes())) {
+  if (states.needed()) {
+    max_states_ = options.state_bytes / states.bytes();
+    // Without a state nothing can be used.
+    max_blocks_ = max_states_ > 0 ? max_blocks_ : 0;
+  }
 }
 
 PrefixCache::~PrefixCache() {
@@ -82,29 +91,58 @@ PrefixCache::Match PrefixCache::find(
     }
     node = common == size_t(kKvBlockSize) ? child : nullptr;
   }
-  // Position p sees those above p - window: all of their blocks must be here.
-  auto first_needed = [&] {
-    return window_ > 0
-               ? std::max<int64_t>(0, positions - window_ + 1) / kKvBlockSize
-               : 0;
-  };
-  for (int64_t i = blocks_for(positions) - 1; i >= first_needed(); --i) {
-    if (path[size_t(i)]->block == kNoBlock) {
-      positions = i * kKvBlockSize;
-    }
-  }
-  int64_t first = first_needed();
+  positions = usable(path, positions);
   if (positions < std::max<int64_t>(1, options_.min_positions)) {
     return match;
   }
   match.positions = positions;
   match.blocks.assign(size_t(blocks_for(positions)), kNoBlock);
-  for (int64_t i = first; i < blocks_for(positions); ++i) {
+  for (int64_t i = first_needed(positions); i < blocks_for(positions); ++i) {
     match.blocks[size_t(i)] = path[size_t(i)]->block;
     manager_.retain(path[size_t(i)]->block);
   }
-  touch(path[size_t(blocks_for(positions)) - 1]);
+  int64_t last = blocks_for(positions) - 1;
+  if (slots_.needed()) {
+    match.state =
+        path[size_t(last)]->states.at(size_t(positions - last * kKvBlockSize));
+  }
+  touch(path[size_t(last)]);
   return match;
+}
+
+// The first block that a row at this position looks at: it sees the positions
+// above its own minus the window.
+int64_t PrefixCache::first_needed(int64_t positions) const {
+  return window_ > 0
+             ? std::max<int64_t>(0, positions - window_ + 1) / kKvBlockSize
+             : 0;
+}
+
+int64_t PrefixCache::usable(
+    const std::vector<Node*>& path, int64_t positions) const {
+  while (positions > 0) {
+    int64_t last = blocks_for(positions) - 1;
+    if (slots_.needed()) {
+      // Back to the nearest state.
+      const auto& states = path[size_t(last)]->states;
+      auto state = states.upper_bound(size_t(positions - last * kKvBlockSize));
+      if (state == states.begin()) {
+        positions = last * kKvBlockSize;
+        continue;
+      }
+      positions = last * kKvBlockSize + int64_t(std::prev(state)->first);
+    }
+    // All blocks that are looked at must be here.
+    int64_t i = last;
+    while (i >= first_needed(positions) && path[size_t(i)]->block != kNoBlock) {
+      --i;
+    }
+    if (i < first_needed(positions)) {
+      return positions;
+    }
+    positions = slots_.needed() ? positions - 1 : i * kKvBlockSize;
+  }
+  return 0;
 }
 
 void PrefixCache::count_lookup(int64_t positions, int64_t found) {
@@ -117,8 +155,10 @@ void PrefixCache::count_lookup(int64_t positions, int64_t found) {
 void PrefixCache::insert(
     std::string_view key,
     std::span<const int32_t> tokens,
-    std::span<const int32_t> blocks) {
+    std::span<const int32_t> blocks,
+    int32_t state) {
   if (!enabled() || tokens.empty()) {
+    slots_.release(state);
     return;
   }
   Node* node = &root(key);
@@ -144,7 +184,26 @@ void PrefixCache::insert(
     node = child;
   }
   touch(end);
+  if (state >= 0) {
+    add_state(*end, (tokens.size() - 1) % size_t(kKvBlockSize) + 1, state);
+  }
   keep_within_budget();
+}
+
+void PrefixCache::add_state(Node& node, size_t length, int32_t state) {
+  if (node.states.emplace(length, state).second) {
+    ++num_states_;
+  } else {
+    slots_.release(state);
+  }
+}
+
+void PrefixCache::drop_states(Node& node) {
+  for (const auto& [length, state] : node.states) {
+    slots_.release(state);
+  }
+  num_states_ -= int64_t(node.states.size());
+  node.states.clear();
 }
 
 PrefixCache::Node* PrefixCache::add_child(
@@ -208,6 +267,7 @@ void PrefixCache::touch(Node* end) {
 void PrefixCache::remove_leaf(Node& node) {
   Node* parent = node.parent;
   let_go(node);
+  drop_states(node);
   uses_.erase(node.use);
   parent->children.erase(node.place);  // destroys the node
   ++stats_.evicted_blocks;
@@ -220,6 +280,9 @@ void PrefixCache::keep_within_budget() {
   // The oldest use is always a leaf's: touch() goes from ends to roots.
   while (num_blocks_ > max_blocks_ || num_leaves_ > options_.max_entries) {
     remove_leaf(*uses_.back());
+  }
+  for (auto use = uses_.rbegin(); num_states_ > max_states_; ++use) {
+    drop_states(**use);
   }
 }
 

@@ -3,9 +3,13 @@
 // A radix tree of blocks for each key: a node holds the tokens of one block and
 // the block itself, shared with whoever uses it. Only leaves may be part full.
 // The least recently used leaf goes first.
+//
+// Models with recurrent state can go on only from where a state was kept: a
+// match ends there.
 #pragma once
 
 #include "engine/block_manager.h"
+#include "engine/state_slots.h"
 
 #include <chrono>
 #include <cstdint>
@@ -20,8 +24,9 @@
 namespace mlxcel {
 
 struct PrefixCacheOptions {
-  int64_t bytes = 0;           // of blocks held; 0: no cache
-  int max_entries = 1024;      // ends of sequences held
+  int64_t bytes = 0;                         // of blocks held; 0: no cache
+  int64_t state_bytes = int64_t(512) << 20;  // of recurrent states beside them
+  int max_entries = 1024;                    // ends of sequences held
   int64_t min_positions = 32;  // shorter matches are not worth a lookup
   std::chrono::seconds lifetime{3600};  // since the last use
 };
@@ -41,7 +46,10 @@ class PrefixCache {
 
   // `window`: how far back the model looks; 0 without a limit.
   PrefixCache(
-      BlockManager& manager, const PrefixCacheOptions& options, int64_t window);
+      BlockManager& manager,
+      StateSlots& states,
+      const PrefixCacheOptions& options,
+      int64_t window);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
@@ -55,6 +63,9 @@ class PrefixCache {
     // One a block of the positions, retained for the caller; kNoBlock where no
     // layer looks.
     std::vector<int32_t> blocks;
+    // The cache's slot of the state after the positions, to be copied before
+    // the next call; -1: the model keeps none.
+    int32_t state = -1;
   };
   // The longest usable common beginning under this key. Keys tell apart what
   // equal tokens were computed with.
@@ -65,10 +76,12 @@ class PrefixCache {
   void count_lookup(int64_t positions, int64_t found);
 
   // Shares the blocks that hold these tokens. What is cached already stays.
+  // Takes the slot of the state after the last token.
   void insert(
       std::string_view key,
       std::span<const int32_t> tokens,
-      std::span<const int32_t> blocks);
+      std::span<const int32_t> blocks,
+      int32_t state = -1);
 
   // Gives up the least recently used block that only the cache holds; false
   // when there is none.
@@ -84,6 +97,9 @@ class PrefixCache {
   }
   int64_t max_blocks() const {
     return max_blocks_;
+  }
+  int64_t num_states() const {
+    return num_states_;
   }
   const PrefixCacheStats& stats() const {
     return stats_;
@@ -103,6 +119,8 @@ class PrefixCache {
     Children::iterator place;
     Children children;
     int32_t block = kNoBlock;
+    // Slots by how many of the node's tokens they come after.
+    std::map<size_t, int32_t> states;
     std::list<Node*>::iterator use;
     Clock::time_point used;
     const std::vector<int32_t>& tokens() const {
@@ -121,14 +139,22 @@ class PrefixCache {
   void touch(Node* end);
   void hold(Node& node, int32_t block);
   void let_go(Node& node);
+  // The largest length up to `positions` from which a sequence can go on.
+  int64_t usable(const std::vector<Node*>& path, int64_t positions) const;
+  int64_t first_needed(int64_t positions) const;
+  void add_state(Node& node, size_t length, int32_t state);
+  void drop_states(Node& node);
   void remove_leaf(Node& node);
   void keep_within_budget();
 
   BlockManager& manager_;
+  StateSlots& slots_;
   PrefixCacheOptions options_;
   int64_t window_;
   int64_t max_blocks_;
+  int64_t max_states_ = 0;
   int64_t num_blocks_ = 0;
+  int64_t num_states_ = 0;
   int num_leaves_ = 0;
   std::map<std::string, Node, std::less<>> roots_;
   std::list<Node*> uses_;  // the most recent first

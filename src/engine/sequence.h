@@ -3,6 +3,7 @@
 
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <exception>
 
 namespace mlxcel {
@@ -28,6 +29,8 @@ struct Engine::Sequence {
   std::vector<std::byte> swapped;
   int32_t state_slot = -1;  // of recurrent state; kept while preempted
 
+  // Prompt positions after which a recurrent state is worth keeping, ascending.
+  std::vector<int64_t> snapshots;
   int64_t rows = 0;  // of the step that is being built
 
   std::string cache_key;
@@ -55,6 +58,32 @@ struct Engine::Sequence {
   }
   bool caches() const {
     return options.use_cache && !options.all_prompt_logits;
+  }
+  // Where messages end, as the end tokens in the prompt tell, and before the
+  // last token, which is always computed again. Few: a state is large.
+  void mark_snapshots() {
+    constexpr size_t kBorders = 4;
+    for (int64_t i = 0; i + 1 < num_prompt; ++i) {
+      if (std::find(
+              options.eos.begin(), options.eos.end(), tokens[size_t(i)]) !=
+          options.eos.end()) {
+        snapshots.push_back(i + 1);
+      }
+    }
+    if (snapshots.size() > kBorders) {
+      // The first, which conversations share, and the latest.
+      snapshots.erase(
+          snapshots.begin() + 1, snapshots.end() - ptrdiff_t(kBorders - 1));
+    }
+    if (num_prompt > 1 &&
+        (snapshots.empty() || snapshots.back() != num_prompt - 1)) {
+      snapshots.push_back(num_prompt - 1);
+    }
+  }
+  // The next of these that is not computed yet, else the prompt's end.
+  int64_t next_border() const {
+    auto next = std::upper_bound(snapshots.begin(), snapshots.end(), computed);
+    return next == snapshots.end() ? num_prompt : *next;
   }
   int64_t owned_blocks() const {
     return int64_t(blocks.size()) - dropped;

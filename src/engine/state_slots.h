@@ -16,6 +16,9 @@ class StateSlots {
   bool needed() const {
     return cache_.spec().bytes_per_state() > 0;
   }
+  int64_t bytes() const {
+    return cache_.spec().bytes_per_state();
+  }
   // A slot of zeros, or with the content of another. -1: none is needed.
   // Grows the cache as needed.
   int32_t allocate();

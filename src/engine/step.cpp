@@ -51,6 +51,11 @@ void Engine::plan_rows() {
   };
   auto give = [&](Sequence* sequence, int64_t limit) {
     int64_t rows = std::min({limit, budget, remaining(sequence)});
+    if (states_.needed()) {
+      // A step ends where a state is kept.
+      rows = std::min(
+          rows, sequence->next_border() - sequence->computed - sequence->rows);
+    }
     if (sequence->options.all_prompt_logits) {
       int64_t most = std::max<int64_t>(
           1, kOutputBytes / (vocab_size_ * int64_t(sizeof(float))));

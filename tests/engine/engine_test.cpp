@@ -222,14 +222,54 @@ TEST_F(EngineTest, RecurrentStateFollowsItsSequence) {
       int64_t id = event.sequence;
       if (event.finish != FinishReason::none) {
         EXPECT_EQ(answer(engine, id), expected[id]) << id;
-        EXPECT_EQ(engine.num_cached(id), 0);  // blocks alone do not suffice
         engine.release(id);
       }
     }
   }
   EXPECT_GT(engine.stats().preemptions, 0);
+  engine.prefix_cache().clear();
   EXPECT_EQ(engine.states().used(), 0);
   EXPECT_EQ(engine.blocks().used(), 0);
+}
+
+TEST_F(EngineTest, RecurrentPromptsGoOnFromMessageBorders) {
+  model.recurrent = true;
+  EngineOptions options = caching();
+  options.prefill_chunk = 50;
+  Engine engine(model, backend, options);
+  constexpr int32_t kEnd = 96;
+  // A system message of 100 tokens, then different questions.
+  auto ask = [&](int question) {
+    std::vector<int32_t> prompt = some_tokens(99);
+    std::replace(prompt.begin(), prompt.end(), kEnd, 0);
+    prompt.push_back(kEnd);
+    for (int i = 0; i < 30; ++i) {
+      prompt.push_back((question + i) % 90);
+    }
+    return prompt;
+  };
+  auto answered = [&](const std::vector<int32_t>& prompt, int64_t cached) {
+    int64_t id = engine.add({.prompt = prompt, .max_tokens = 9, .eos = {kEnd}});
+    run(engine);
+    std::vector<int32_t> got = answer(engine, id);
+    std::vector<int32_t> expected = expected_answer(prompt, 9);
+    auto end = std::find(expected.begin(), expected.end(), kEnd);
+    expected.erase(end == expected.end() ? end : end + 1, expected.end());
+    EXPECT_EQ(got, expected);
+    EXPECT_EQ(engine.num_cached(id), cached);
+    engine.release(id);
+    return got;
+  };
+  std::vector<int32_t> first = ask(1);
+  std::vector<int32_t> got = answered(first, 0);
+  answered(ask(2), 100);  // from the system message's end
+  answered(ask(1), 129);  // the same question: all but its last token
+  first.insert(first.end(), got.begin(), got.end());
+  first.push_back(5);
+  // The next turn: from the end of the answer, whose last token was not fed.
+  answered(first, 129 + int64_t(got.size()));
+  engine.prefix_cache().clear();
+  EXPECT_EQ(engine.states().used(), 0);
 }
 
 TEST_F(EngineTest, ComputesTheLastPromptTokenEvenWhenAllIsCached) {

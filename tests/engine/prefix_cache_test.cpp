@@ -18,6 +18,7 @@ constexpr int64_t kBytes = kKvBlockSize * sizeof(int32_t);
 struct PrefixCacheTest : ::testing::Test {
   FakeCache cache;
   BlockManager manager{cache, 20};
+  StateSlots states{cache};
 
   // Blocks for this many positions, and their owner's reference given up.
   void insert(
@@ -53,7 +54,8 @@ std::vector<int32_t> counting(int count, int first = 0) {
 }
 
 TEST_F(PrefixCacheTest, FindsTheLongestCommonBeginning) {
-  PrefixCache prefixes(manager, {.bytes = 20 * kBytes, .min_positions = 1}, 0);
+  PrefixCache prefixes(
+      manager, states, {.bytes = 20 * kBytes, .min_positions = 1}, 0);
   insert(prefixes, counting(200));
   std::vector<int32_t> branch = counting(150);
   branch[140] = 7;
@@ -70,7 +72,8 @@ TEST_F(PrefixCacheTest, FindsTheLongestCommonBeginning) {
 }
 
 TEST_F(PrefixCacheTest, ALongerEndTakesThePlaceOfAShorterOne) {
-  PrefixCache prefixes(manager, {.bytes = 20 * kBytes, .min_positions = 1}, 0);
+  PrefixCache prefixes(
+      manager, states, {.bytes = 20 * kBytes, .min_positions = 1}, 0);
   insert(prefixes, counting(70));
   insert(prefixes, counting(100));
   insert(prefixes, counting(80));
@@ -81,7 +84,8 @@ TEST_F(PrefixCacheTest, ALongerEndTakesThePlaceOfAShorterOne) {
 }
 
 TEST_F(PrefixCacheTest, TheLeastRecentlyUsedEndGoesFirst) {
-  PrefixCache prefixes(manager, {.bytes = 4 * kBytes, .min_positions = 1}, 0);
+  PrefixCache prefixes(
+      manager, states, {.bytes = 4 * kBytes, .min_positions = 1}, 0);
   insert(prefixes, counting(128));
   insert(prefixes, counting(128, 1000));
   EXPECT_EQ(found(prefixes, counting(128)), 128);  // used again
@@ -92,7 +96,8 @@ TEST_F(PrefixCacheTest, TheLeastRecentlyUsedEndGoesFirst) {
 }
 
 TEST_F(PrefixCacheTest, ReclaimLeavesWhatIsInUse) {
-  PrefixCache prefixes(manager, {.bytes = 20 * kBytes, .min_positions = 1}, 0);
+  PrefixCache prefixes(
+      manager, states, {.bytes = 20 * kBytes, .min_positions = 1}, 0);
   insert(prefixes, counting(128));
   insert(prefixes, counting(64, 1000));
   PrefixCache::Match match = prefixes.find("", counting(64));
@@ -108,7 +113,10 @@ TEST_F(PrefixCacheTest, ReclaimLeavesWhatIsInUse) {
 
 TEST_F(PrefixCacheTest, HoldsNoMoreEntriesThanAllowed) {
   PrefixCache prefixes(
-      manager, {.bytes = 20 * kBytes, .max_entries = 2, .min_positions = 1}, 0);
+      manager,
+      states,
+      {.bytes = 20 * kBytes, .max_entries = 2, .min_positions = 1},
+      0);
   for (int i = 0; i < 4; ++i) {
     insert(prefixes, counting(64, 1000 * i));
   }
@@ -120,6 +128,7 @@ TEST_F(PrefixCacheTest, HoldsNoMoreEntriesThanAllowed) {
 TEST_F(PrefixCacheTest, ForgetsWhatIsOlderThanItsLifetime) {
   PrefixCache prefixes(
       manager,
+      states,
       {.bytes = 20 * kBytes,
        .min_positions = 1,
        .lifetime = std::chrono::seconds(-1)},
@@ -130,14 +139,16 @@ TEST_F(PrefixCacheTest, ForgetsWhatIsOlderThanItsLifetime) {
 }
 
 TEST_F(PrefixCacheTest, ShortMatchesAreLeftAlone) {
-  PrefixCache prefixes(manager, {.bytes = 20 * kBytes, .min_positions = 32}, 0);
+  PrefixCache prefixes(
+      manager, states, {.bytes = 20 * kBytes, .min_positions = 32}, 0);
   insert(prefixes, counting(64));
   EXPECT_EQ(found(prefixes, counting(31)), 0);
   EXPECT_EQ(found(prefixes, counting(32)), 32);
 }
 
 TEST_F(PrefixCacheTest, AWindowNeedsItsOwnBlocksOnly) {
-  PrefixCache prefixes(manager, {.bytes = 20 * kBytes, .min_positions = 1}, 60);
+  PrefixCache prefixes(
+      manager, states, {.bytes = 20 * kBytes, .min_positions = 1}, 60);
   std::vector<int32_t> blocks = {
       kNoBlock, kNoBlock, *manager.allocate(), *manager.allocate()};
   prefixes.insert("", counting(256), blocks);
@@ -148,6 +159,48 @@ TEST_F(PrefixCacheTest, AWindowNeedsItsOwnBlocksOnly) {
   // Position 180 looks back to 121, in the absent second block.
   EXPECT_EQ(prefixes.find("", counting(180)).positions, 0);
   EXPECT_EQ(prefixes.find("", counting(190)).positions, 190);
+}
+
+TEST_F(PrefixCacheTest, AMatchEndsWhereAStateWasKept) {
+  FakeCache stateful({.layers = {{.state = 1}}});
+  BlockManager blocks(stateful, 20);
+  StateSlots slots(stateful);
+  // Each state takes four bytes: two of them fit.
+  PrefixCache prefixes(
+      blocks,
+      slots,
+      {.bytes = 20 * kBytes, .state_bytes = 8, .min_positions = 1},
+      0);
+  auto keep = [&](const std::vector<int32_t>& tokens) {
+    std::vector<int32_t> own;
+    for (int64_t i = 0; i < blocks_for(int64_t(tokens.size())); ++i) {
+      own.push_back(*blocks.allocate());
+    }
+    prefixes.insert("", tokens, own, slots.allocate());
+    for (int32_t block : own) {
+      blocks.release(block);
+    }
+  };
+  auto length_of = [&](const std::vector<int32_t>& tokens) {
+    PrefixCache::Match match = prefixes.find("", tokens);
+    for (int32_t block : match.blocks) {
+      blocks.release(block);
+    }
+    EXPECT_EQ(match.state >= 0, match.positions > 0);
+    return match.positions;
+  };
+  keep(counting(100));
+  keep(counting(130));
+  EXPECT_EQ(length_of(counting(99)), 0);
+  EXPECT_EQ(length_of(counting(100)), 100);
+  EXPECT_EQ(length_of(counting(129)), 100);
+  EXPECT_EQ(length_of(counting(200)), 130);
+  keep(counting(64, 1000));  // the third: the oldest use gives way
+  EXPECT_EQ(prefixes.num_states(), 2);
+  EXPECT_EQ(length_of(counting(64, 1000)), 64);
+  prefixes.clear();
+  EXPECT_EQ(blocks.used(), 0);
+  EXPECT_EQ(slots.used(), 0);
 }
 
 }  // namespace
