@@ -125,25 +125,31 @@ void integer_tile_pack(
       }
       float top = f_max_lane(most);
       F inverse = f_set(top > 0 ? kMost / top : 0);
-      alignas(64) int32_t codes[128];
-      for (int64_t k = 0; k < group; k += kLanes) {
-        F code = f_round(f_mul(f_load(row + k), inverse));
-        sum = f_add(sum, code);
-        i_store(codes + k, f_to_i(code));
+      auto code = [&](int64_t k) {
+        F v = f_round(f_mul(f_load(row + k), inverse));
+        sum = f_add(sum, v);
+        return f_to_i(v);
+      };
+      auto* codes = reinterpret_cast<std::byte*>(units[i]);
+      for (int64_t k = 0; k < group; k += 2 * kLanes) {
+        I low = code(k), high = code(k + kLanes);
+        if constexpr (kUnit == 2) {
+          i_store(codes + k * 2, i_pack16(low, high));
+        } else {
+#if defined(__AVX512VNNI__)
+          _mm_storeu_si128(
+              reinterpret_cast<__m128i*>(codes + k),
+              _mm512_cvtsepi32_epi8(low));
+          _mm_storeu_si128(
+              reinterpret_cast<__m128i*>(codes + k + kLanes),
+              _mm512_cvtsepi32_epi8(high));
+#endif
+        }
       }
       scales[g * rows + i] = top / kMost;
       // Of the rounded values: their errors then meet the weight itself.
       sums[g * rows + i] =
           top / kMost * _mm_cvtss_f32(sum_lanes(sum, sum, sum, sum));
-      for (int64_t u = 0; u < group / kUnit; ++u) {
-        const int32_t* c = codes + u * kUnit;
-        units[i][u] =
-            kUnit == 4
-                ? int32_t(
-                      uint32_t(c[0] & 0xff) | uint32_t(c[1] & 0xff) << 8 |
-                      uint32_t(c[2] & 0xff) << 16 | uint32_t(c[3]) << 24)
-                : int32_t(uint32_t(c[0] & 0xffff) | uint32_t(c[1]) << 16);
-      }
     }
     std::byte* at = out + g * (group / kUnit) * rows * 4;
     int64_t count = group / kUnit;
@@ -165,8 +171,10 @@ void tile_pack(
   switch (m.prefill) {
     case Arithmetic::int16:
       return integer_tile_pack<32767>(m, x, ldx, rows, out);
+#if defined(__AVX512VNNI__)
     case Arithmetic::int8:
       return integer_tile_pack<127>(m, x, ldx, rows, out);
+#endif
     default:
       return float_tile_pack(m, x, ldx, rows, out);
   }
