@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Headers compiled in or libraries copied beside the program.
 DEBIAN_LIBRARIES = ["libfmt-dev", "nlohmann-json3-dev", "libcli11-dev",
-                    "libssl-dev"]
+                    "libssl-dev", "libboost1.81-dev"]
 LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE")
 
 

@@ -441,8 +441,8 @@ void Connection::ping_later() {
   ping_timer_.async_wait([self = shared_from_this(),
                           interval,
                           exchange = current_](error_code error) {
-    if (error || self->current_ != exchange || self->write_failed_ ||
-        self->closed_) {
+    if (error || self->current_ != exchange || !exchange->response.events() ||
+        self->write_failed_ || self->closed_) {
       return;
     }
     if (!self->writing_ && Clock::now() >= self->last_write_ + interval) {

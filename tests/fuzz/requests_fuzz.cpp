@@ -1,7 +1,7 @@
 // Bodies of requests for every route, through the handlers as the server runs
 // them, up to the queue (the service has stopped, so nothing is generated): no
 // crash, one answer each, never an internal error, errors with a type.
-// The first byte chooses the route.
+// The first byte chooses the route, and with it the first body.
 // covers: src/server/body.cpp src/server/request_fields.cpp
 // src/server/openai.cpp covers: src/server/completion_route.cpp
 // src/server/chat_route.cpp covers: src/server/openai_completion_route.cpp
@@ -27,40 +27,78 @@ constexpr std::string_view kTemplate =
     "{% if tools %}{{ tools | tojson }}{% endif %}";
 
 // First bodies: each field that a route reads stands in one of them.
-constexpr std::string_view kBodies[] = {
-    R"({"prompt":"ab","n_predict":4,"temperature":0.5,"top_k":4,"top_p":0.9,
+struct Start {
+  std::string_view path;
+  std::string_view body;
+};
+
+constexpr Start kStarts[] = {
+    {"/completion",
+     R"({"prompt":"ab","n_predict":4,"temperature":0.5,"top_k":4,"top_p":0.9,
         "min_p":0.1,"seed":3,"stop":["x"],"stream":true,"n_probs":2,
         "lora":[{"id":0,"scale":0.5}],"logit_bias":[[5,1.5],["a",false]],
         "cache_prompt":false,"repeat_penalty":1.1,"dry_multiplier":0.5,
-        "xtc_probability":0.1,"response_fields":["content"]})",
-    R"({"prompt":["ab",[3,4]],"max_tokens":0,"echo":true,"logprobs":2,"n":2,
+        "xtc_probability":0.1,"response_fields":["content"]})"},
+    {"/v1/completions",
+     R"({"prompt":["ab",[3,4]],"max_tokens":0,"echo":true,"logprobs":2,"n":2,
         "model":"m","user":"u","stream_options":{"include_usage":true},
-        "logit_bias":{"5":-100},"best_of":2,"suffix":null})",
-    R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":
+        "logit_bias":{"5":-100},"best_of":2,"suffix":null})"},
+    {"/v1/chat/completions",
+     R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":
         [{"type":"text","text":"t"},{"type":"image_url","image_url":{"url":"u"}}]}],
-        "max_completion_tokens":3,"logprobs":true,"top_logprobs":2,"n":1})",
-    R"({"messages":[{"role":"user","content":"t"},{"role":"assistant",
+        "max_completion_tokens":3,"logprobs":true,"top_logprobs":2,"n":1})"},
+    {"/v1/chat/completions",
+     R"({"messages":[{"role":"user","content":"t"},{"role":"assistant",
         "content":null,"tool_calls":[{"id":"c","type":"function","function":
         {"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c",
         "content":"r"}],"tools":[{"type":"function","function":{"name":"f",
         "parameters":{"type":"object","properties":{"a":{"type":"integer"}}}}}],
-        "tool_choice":"auto","parallel_tool_calls":false})",
-    R"({"messages":[{"role":"user","content":"t"}],"response_format":{"type":
+        "tool_choice":"auto","parallel_tool_calls":false})"},
+    {"/apply-template",
+     R"({"messages":[{"role":"user","content":"t"},{"role":"assistant",
+        "content":null,"tool_calls":[{"id":"c","type":"function","function":
+        {"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c",
+        "content":"r"}],"tools":[{"type":"function","function":{"name":"f",
+        "parameters":{"type":"object","properties":{"a":{"type":"integer"}}}}}],
+        "tool_choice":"auto","parallel_tool_calls":false})"},
+    {"/v1/chat/completions",
+     R"({"messages":[{"role":"user","content":"t"}],"response_format":{"type":
         "json_schema","json_schema":{"name":"n","schema":{"type":"object",
         "properties":{"a":{"enum":[1,"b"]}},"required":["a"]}}},
-        "chat_template_kwargs":{"k":1},"add_generation_prompt":true})",
-    R"({"prompt":"a","grammar":"root ::= \"a\" | [b-d]+","n_predict":2})",
-    R"([{"id":0,"scale":1}])",
-    R"({"content":"hi","add_special":true,"parse_special":false,
-        "with_pieces":true,"tokens":[1,2,300]})",
-    R"({"input":[{"role":"user","content":[{"type":"input_text","text":"t"}]}],
+        "chat_template_kwargs":{"k":1},"add_generation_prompt":true})"},
+    {"/completion",
+     R"({"prompt":"a","grammar":"root ::= \"a\" | [b-d]+","n_predict":2})"},
+    {"/lora-adapters", R"([{"id":0,"scale":1}])"},
+    {"/tokenize",
+     R"({"content":"hi","add_special":true,"parse_special":false,
+        "with_pieces":true,"tokens":[1,2,300]})"},
+    {"/v1/responses",
+     R"({"input":[{"role":"user","content":[{"type":"input_text","text":"t"}]}],
         "instructions":"i","max_output_tokens":3,"store":false,"text":{"format":
-        {"type":"text"}},"reasoning":{"effort":"low"},"model":"m"})",
-    R"({"messages":[{"role":"user","content":[{"type":"text","text":"t"}]}],
+        {"type":"text"}},"reasoning":{"effort":"low"},"model":"m"})"},
+    {"/v1/messages",
+     R"({"messages":[{"role":"user","content":[{"type":"text","text":"t"}]}],
         "system":"s","max_tokens":3,"stop_sequences":["x"],"thinking":
         {"type":"enabled","budget_tokens":1024},"tool_choice":{"type":"any"},
-        "tools":[{"name":"f","input_schema":{"type":"object"}}]})",
-    R"({"lora_name":"a","lora_path":"../b"})",
+        "tools":[{"name":"f","input_schema":{"type":"object"}}]})"},
+    {"/v1/messages/count_tokens",
+     R"({"messages":[{"role":"user","content":[{"type":"text","text":"t"}]}],
+        "system":"s","max_tokens":3,"stop_sequences":["x"],"thinking":
+        {"type":"enabled","budget_tokens":1024},"tool_choice":{"type":"any"},
+        "tools":[{"name":"f","input_schema":{"type":"object"}}]})"},
+    {"/v1/load_lora_adapter", R"({"lora_name":"a","lora_path":"../b"})"},
+    {"/detokenize", R"({"tokens":[104,105,300,0]})"},
+    {"/v1/unload_lora_adapter", R"({"lora_name":"a"})"},
+    {"/props", R"({})"},
+    {"/v1/cache/reset", "{}"},
+    {"/v1/embeddings", R"({"input":"a"})"},
+    {"/completion", R"({"prompt":"ab"})"},
+    {"/v1/chat/completions",
+     R"({"messages":[{"role":"user","content":"a"}],"temperature":0})"},
+    {"/v1/messages",
+     R"({"messages":[{"role":"user","content":"a"}],"max_tokens":1})"},
+    {"/v1/responses", R"({"input":"a"})"},
+    {"/tokenize", R"({"content":"a"})"},
 };
 
 constexpr std::string_view kWords[] = {
@@ -126,11 +164,11 @@ struct Parts {
         app{model, adapters, service, metrics, {}, {}, {}} {
     service.stop();
     app.switches.props_post = true;
+    app.load_adapter = [](const std::string&, const std::string&) {};
+    app.unload_adapter = [](const std::string&) {};
     server::add_routes(router, app);
-    for (const http::Route& route : router.routes()) {
-      if (route.method == "POST") {
-        routes.push_back(&route);
-      }
+    for (const Start& start : kStarts) {
+      routes.push_back(router.match("POST", start.path).route);
     }
   }
 
@@ -170,7 +208,7 @@ struct Parts {
   server::Service service;
   server::App app;
   http::Router router;
-  std::vector<const http::Route*> routes;
+  std::vector<const http::Route*> routes;  // one for each of kStarts
 };
 
 void check_answer(const http::Route& route, http::Response& response) {
@@ -245,10 +283,11 @@ extern "C" size_t LLVMFuzzerCustomMutator(
   }
   std::string body(
       reinterpret_cast<const char*>(data) + 1, size > 1 ? size - 1 : 0);
-  auto route =
-      uint8_t(size < 2 || mutator.pick(8) == 0 ? mutator.pick(256) : data[0]);
+  uint8_t route = size > 0 ? data[0] : 0;
   if (body.empty() || mutator.pick(64) == 0) {
-    body = kBodies[mutator.pick(std::size(kBodies))];
+    size_t start = mutator.pick(std::size(kStarts));
+    route = uint8_t(start);
+    body = kStarts[start].body;
   }
   body = mutator.mutate(std::move(body), max_size - 1);
   data[0] = route;
