@@ -148,7 +148,7 @@ awaitable<bool> Connection::read_request(Exchange& exchange) {
   exchange.request.peer = peer_;
   exchange.request.trace_id = trace_id_of(exchange.request);
   exchange.is_http11 = parser.get().version() >= 11;
-  exchange.keep_alive = parser.keep_alive();
+  exchange.keep_alive = parser.is_header_done() && parser.keep_alive();
   exchange.started = Clock::now();
   if (state == Input::ended) {
     co_return false;

@@ -86,7 +86,7 @@ TEST(HttpRequests, MalformedRequestsAreAnswered) {
       "GET /%00 HTTP/1.1\r\nHost: t\r\n\r\n",
       "GET /health?a=%f HTTP/1.1\r\nHost: t\r\n\r\n",
       "GET /health HTTP/1.1\r\nHost: t\r\nBad Name: x\r\n\r\n",
-      std::string("GET /health HTTP/1.1\r\nHost: t\r\nA: \0\r\n\r\n", 43),
+      std::string("GET /health HTTP/1.1\r\nHost: t\r\nA: ") + '\0' + "\r\n\r\n",
       "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: -1\r\n\r\n",
       "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1x\r\n\r\n",
       "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\n"
