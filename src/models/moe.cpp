@@ -23,11 +23,20 @@ class Moe : public Sublayer {
         .up = up_.get(),
         .down = down_.get(),
         .activation = spec.activation};
+    if (spec.selection_bias == SelectionBias::stored) {
+      weights_.selection_bias.resize(size_t(spec.experts));
+      read_as_f32(
+          builder.tensor(
+              role("selection_bias"), {{spec.experts}, {1, spec.experts}}),
+          weights_.selection_bias.data());
+    }
     if (spec.shared_intermediate_size > 0) {
       shared_up_ =
           builder.linear({role("shared.gate"), role("shared.up")}, false);
       shared_down_ = builder.linear({role("shared.down")}, false);
-      shared_gate_ = builder.linear({role("shared_gate")}, false);
+      if (spec.shared_gate == SharedGate::sigmoid) {
+        shared_gate_ = builder.linear({role("shared_gate")}, false);
+      }
       weights_.shared = {
           .up = shared_up_.get(),
           .down = shared_down_.get(),

@@ -39,6 +39,10 @@ NameRule split_groups(std::string stem, std::vector<std::string> roles) {
   return {.stem = std::move(stem), .roles = std::move(roles), .grouped = true};
 }
 
+NameRule stack_split_rows(std::string stem, std::vector<std::string> roles) {
+  return {.stem = std::move(stem), .roles = std::move(roles)};
+}
+
 NameRule stack_experts(std::string stem, std::string role) {
   return {.stem = std::move(stem), .roles = {std::move(role)}};
 }
@@ -121,19 +125,23 @@ void NameMap::add(const NameRule& rule, std::string_view prefix, int layer) {
     return;
   }
   std::vector<std::string> all;
-  for (int expert = 0;; ++expert) {
-    std::string role = with_number(roles.front(), kExpert, expert);
-    if (!shapes_.contains(role)) {
+  int experts = 0;
+  for (;; ++experts) {
+    std::vector<std::string> one;
+    for (const std::string& role : roles) {
+      one.push_back(with_number(role, kExpert, experts));
+    }
+    if (!shapes_.contains(one.front())) {
       break;
     }
     if (has(rule.stem, kExpert)) {
-      add(with_number(stem, kExpert, expert), {role}, 0);
+      add(with_number(stem, kExpert, experts), one, 0);
     } else {
-      all.push_back(std::move(role));
+      all.insert(all.end(), one.begin(), one.end());
     }
   }
   if (!all.empty()) {
-    add(std::move(stem), all, int(all.size()));
+    add(std::move(stem), all, experts);
   }
 }
 

@@ -66,6 +66,8 @@ NameRule split_groups(std::string stem, std::vector<std::string> roles);
 // The stem is one tensor [experts, out, in] with the role's matrix of each
 // expert.
 NameRule stack_experts(std::string stem, std::string role);
+// The same with the rows of several roles in each matrix: gate, then up.
+NameRule stack_split_rows(std::string stem, std::vector<std::string> roles);
 
 // What stands before the stems in one way of writing a checkpoint: before the
 // head's, and before all others.

@@ -158,15 +158,18 @@ std::unique_ptr<Experts> PartBuilder::experts(
       stack = inputs_.source.stack(
           first.stem,
           count,
-          first.count,
+          total_rows(inputs_.names, first.stem) / count,
           inputs_.names.cols(parse_role(role(0))));
     }
     for (int expert = 0; expert < count; ++expert) {
       LinearWeights& linear = weights.experts[size_t(expert)];
       linear.name = role(expert);
-      linear.parts.push_back(
-          stack ? slice_rows(*stack, expert * first.count, first.count)
-                : matrix(linear.name));
+      if (stack) {
+        StemRows rows = require(linear.name);
+        linear.parts.push_back(slice_rows(*stack, rows.first, rows.count));
+      } else {
+        linear.parts.push_back(matrix(linear.name));
+      }
     }
   }
   return inputs_.backend.prepare_experts(std::move(weights));

@@ -53,7 +53,9 @@ const std::vector<const Family*>& families() {
       &helium,      &internlm2,    &internlm3,    &mimo,
       &minicpm,     &nemotron,     &nemotron_nas, &olmo,
       &openelm,     &phi,          &qwen,         &seed_oss,
-      &stablelm,
+      &stablelm,    &deepseek,     &dots1,        &ernie4_5_moe,
+      &exaone_moe,  &glm4_moe,     &granitemoe,   &hunyuan_v1_moe,
+      &minimax_m2,  &phimoe,       &solar_open,
   };
   return list;
 }

@@ -61,7 +61,12 @@ void add_moe(const MoeSpec& spec, int64_t hidden, std::vector<RoleShape>& out) {
   }
   if (spec.shared_intermediate_size > 0) {
     add_mlp("moe.shared.", spec.shared_intermediate_size, true, hidden, out);
-    out.push_back({"moe.shared_gate", 1, hidden, {}});
+    if (spec.shared_gate == SharedGate::sigmoid) {
+      out.push_back({"moe.shared_gate", 1, hidden, {}});
+    }
+  }
+  if (spec.selection_bias == SelectionBias::stored) {
+    out.push_back({"moe.selection_bias", spec.experts, 0, {}});
   }
 }
 

@@ -99,6 +99,9 @@ struct MlpSpec {
   MlpBias bias = MlpBias::none;
 };
 
+enum class SharedGate : uint8_t { none, sigmoid };
+enum class SelectionBias : uint8_t { none, stored };
+
 // A mixture of experts: gated MLPs of which a router chooses a few for each
 // row.
 struct MoeSpec {
@@ -106,10 +109,13 @@ struct MoeSpec {
   int experts_per_token = 0;
   int intermediate_size = 0;  // of one expert
   Activation activation = Activation::silu;
-  Routing routing = Routing::softmax;
-  // An expert that serves every row, its result times sigmoid(shared_gate x);
-  // 0: none.
+  Routing routing;
+  // An expert that serves every row; 0: none.
   int shared_intermediate_size = 0;
+  // Its result is taken times sigmoid(shared_gate x), or as it is.
+  SharedGate shared_gate = SharedGate::sigmoid;
+  // Role "moe.selection_bias" [experts].
+  SelectionBias selection_bias = SelectionBias::none;
 };
 
 // A tensor that a part of a block reads.

@@ -41,17 +41,38 @@ struct MlpWeights {
   const Norm* inner_norm = nullptr;  // on the inner row, before down
 };
 
-// How the router's logits become the weights of the chosen experts: a softmax
-// over all experts, of which the largest are kept as they are or divided by
-// their sum.
-enum class Routing : uint8_t { softmax, softmax_renormalized };
+// What the router's logits become before the largest are chosen.
+enum class RouterScores : uint8_t {
+  softmax,  // over all experts
+  sigmoid,
+  // Two experts; the share of each is its part of a softmax over the logits
+  // that come near its own (Liu et al. 2024, "GRIN", evaluation).
+  sparse_mixer,
+};
+enum class Shares : uint8_t { as_scored, renormalized };  // by their sum
+enum class GroupScore : uint8_t { best, best_two };  // of a group's experts
+
+// How the router's logits become the shares of the chosen experts.
+struct Routing {
+  RouterScores scores = RouterScores::softmax;
+  Shares shares = Shares::as_scored;
+  float scale = 1;      // on the shares
+  float least_sum = 0;  // that renormalized shares are divided by
+  float tolerance = 0;  // of the sparse mixer
+  // Only experts of the best groups are chosen.
+  int groups = 1;
+  int groups_kept = 1;
+  GroupScore group_score = GroupScore::best;
+};
 
 // f(x) = sum over the chosen experts e of weight_e * down_e(act(gate_e) * up_e)
 //        + sigmoid(shared_gate x) * shared(x)
 struct MoeWeights {
   const Linear* router = nullptr;  // out: number of experts
-  Routing routing = Routing::softmax;
+  Routing routing;
   int experts_per_token = 0;
+  // Added to the scores for the choice alone, one an expert; empty: none.
+  std::vector<float> selection_bias;
   const Experts* up = nullptr;  // parts [gate, up], output 2 * inner
   const Experts* down = nullptr;
   Activation activation = Activation::silu;

@@ -80,7 +80,7 @@ struct Mixture {
     }
     std::sort(out.rbegin(), out.rend());
     out.resize(kBest);
-    if (routing == Routing::softmax_renormalized) {
+    if (routing.shares == Shares::renormalized) {
       sum = 0;
       for (const auto& entry : out) {
         sum += entry.first;
@@ -165,7 +165,7 @@ TEST_P(MoeOnIsa, MatchesF64Loop) {
     for (bool with_shared : {false, true}) {
       Prepared prepared(*context, mixture, with_shared);
       for (Routing routing :
-           {Routing::softmax, Routing::softmax_renormalized}) {
+           {Routing{}, Routing{.shares = Shares::renormalized}}) {
         prepared.weights.routing = routing;
         for (auto [prompt, rows] : {std::pair(0, 1), {0, 9}, {23, 30}}) {
           std::vector<float> x = random_values(random, rows * kHidden, 0.2f);

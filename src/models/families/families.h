@@ -54,5 +54,15 @@ extern const Family phi;
 extern const Family qwen;
 extern const Family seed_oss;
 extern const Family stablelm;
+extern const Family deepseek;
+extern const Family dots1;
+extern const Family ernie4_5_moe;
+extern const Family exaone_moe;
+extern const Family glm4_moe;
+extern const Family granitemoe;
+extern const Family hunyuan_v1_moe;
+extern const Family minimax_m2;
+extern const Family phimoe;
+extern const Family solar_open;
 
 }  // namespace mlxcel

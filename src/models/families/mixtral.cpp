@@ -14,7 +14,7 @@ DecoderSpec mixtral_decoder(const Config& config) {
       .experts_per_token = config.get<int>("num_experts_per_tok"),
       .intermediate_size = block.mlp.intermediate_size,
       .activation = block.mlp.activation,
-      .routing = Routing::softmax_renormalized};
+      .routing = {.shares = Shares::renormalized}};
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   slide_all_layers(config, decoder);
   return decoder;

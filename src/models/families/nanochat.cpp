@@ -26,6 +26,11 @@ DecoderSpec nanochat_decoder(const Config& given) {
 
 std::vector<NameRule> nanochat_names() {
   return {
+      {"embed_tokens", {"embedding"}},
+      {"layers.{l}.self_attn.q_proj", {"layers.{l}.attention.q"}},
+      {"layers.{l}.self_attn.k_proj", {"layers.{l}.attention.k"}},
+      {"layers.{l}.self_attn.v_proj", {"layers.{l}.attention.v"}},
+      {"layers.{l}.self_attn.o_proj", {"layers.{l}.attention.o"}},
       {"layers.{l}.mlp.fc1", {"layers.{l}.mlp.up"}},
       {"layers.{l}.mlp.fc2", {"layers.{l}.mlp.down"}},
       {"transformer.wte", {"embedding"}},

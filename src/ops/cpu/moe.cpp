@@ -13,6 +13,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace mlxcel::cpu {
 
@@ -40,40 +41,136 @@ struct Routes {
   std::vector<float> weights;
 };
 
-// The best experts of one row. Equal logits go to the lower number.
-void route_row(
-    const float* logits,
-    int count,
-    int per_token,
-    Routing routing,
-    int* experts,
-    float* weights,
-    std::vector<int>& order) {
-  // Numbers that are none come last, so that the order is always one.
-  auto key = [&](int e) {
-    return std::isnan(logits[e]) ? -std::numeric_limits<float>::infinity()
-                                 : logits[e];
-  };
-  std::iota(order.begin(), order.end(), 0);
-  std::partial_sort(
-      order.begin(), order.begin() + per_token, order.end(), [&](int a, int b) {
-        return key(a) != key(b) ? key(a) > key(b) : a < b;
-      });
-  float highest = logits[order[0]];
-  float sum = 0, kept = 0;
-  for (int e = 0; e < count; ++e) {
-    sum += std::exp(logits[e] - highest);
+// Chooses the experts of one row after the other.
+class Router {
+ public:
+  Router(const MoeWeights& weights, int count)
+      : routing_(weights.routing),
+        bias_(weights.selection_bias),
+        count_(size_t(count)),
+        per_token_(size_t(weights.experts_per_token)),
+        scores_(count_),
+        keys_(count_),
+        order_(count_) {}
+
+  // Best first; equal ones by number.
+  void choose(const float* logits, int* experts, float* shares) {
+    if (routing_.scores == RouterScores::sparse_mixer) {
+      mix_sparsely(logits, experts, shares);
+      return;
+    }
+    score(logits);
+    for (size_t e = 0; e < count_; ++e) {
+      float key = scores_[e] + (bias_.empty() ? 0 : bias_[e]);
+      // Numbers that are none come last, so that the order is always one.
+      keys_[e] = std::isnan(key) ? kNever : key;
+    }
+    if (routing_.groups_kept < routing_.groups) {
+      keep_groups();
+    }
+    sort(per_token_);
+    float sum = 0;
+    for (size_t i = 0; i < per_token_; ++i) {
+      experts[i] = order_[i];
+      shares[i] = scores_[size_t(order_[i])];
+      sum += shares[i];
+    }
+    float factor = routing_.scale;
+    if (routing_.shares == Shares::renormalized) {
+      factor /= std::max(sum, routing_.least_sum);
+    }
+    for (size_t i = 0; i < per_token_; ++i) {
+      shares[i] *= factor;
+    }
   }
-  for (int i = 0; i < per_token; ++i) {
-    experts[i] = order[size_t(i)];
-    weights[i] = std::exp(logits[experts[i]] - highest);
-    kept += weights[i];
+
+ private:
+  static constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+  void score(const float* logits) {
+    if (routing_.scores == RouterScores::sigmoid) {
+      for (size_t e = 0; e < count_; ++e) {
+        scores_[e] = 1 / (1 + std::exp(-logits[e]));
+      }
+      return;
+    }
+    float highest = kNever;
+    for (size_t e = 0; e < count_; ++e) {
+      highest = std::max(highest, logits[e]);
+    }
+    float sum = 0;
+    for (size_t e = 0; e < count_; ++e) {
+      scores_[e] = std::exp(logits[e] - highest);
+      sum += scores_[e];
+    }
+    for (float& value : scores_) {
+      value /= sum;
+    }
   }
-  float divisor = routing == Routing::softmax_renormalized ? kept : sum;
-  for (int i = 0; i < per_token; ++i) {
-    weights[i] /= divisor;
+
+  void sort(size_t best) {
+    std::iota(order_.begin(), order_.end(), 0);
+    std::partial_sort(
+        order_.begin(),
+        order_.begin() + ptrdiff_t(best),
+        order_.end(),
+        [&](int a, int b) {
+          float left = keys_[size_t(a)], right = keys_[size_t(b)];
+          return left != right ? left > right : a < b;
+        });
   }
-}
+
+  // Experts outside the best groups can no longer be chosen.
+  void keep_groups() {
+    size_t size = count_ / size_t(routing_.groups);
+    std::vector<std::pair<float, size_t>> groups;
+    for (size_t g = 0; g < size_t(routing_.groups); ++g) {
+      float first = kNever, second = kNever;
+      for (size_t e = g * size; e < (g + 1) * size; ++e) {
+        if (keys_[e] > first) {
+          second = std::exchange(first, keys_[e]);
+        } else {
+          second = std::max(second, keys_[e]);
+        }
+      }
+      bool two = routing_.group_score == GroupScore::best_two;
+      groups.emplace_back(-(two ? first + second : first), g);
+    }
+    std::sort(groups.begin(), groups.end());
+    for (size_t i = size_t(routing_.groups_kept); i < groups.size(); ++i) {
+      size_t begin = groups[i].second * size;
+      std::fill_n(keys_.begin() + ptrdiff_t(begin), size, kNever);
+    }
+  }
+
+  void mix_sparsely(const float* logits, int* experts, float* shares) {
+    std::copy_n(logits, count_, keys_.begin());
+    for (float& key : keys_) {
+      key = std::isnan(key) ? kNever : key;
+    }
+    for (size_t i = 0; i < per_token_; ++i) {
+      sort(1);
+      auto best = size_t(order_[0]);
+      float highest = keys_[best], sum = 0;
+      for (size_t e = 0; e < count_; ++e) {
+        float reach = std::max(std::fabs(logits[e]), highest);
+        if (keys_[e] != kNever &&
+            (highest - logits[e]) / reach <= 2 * routing_.tolerance) {
+          sum += std::exp(logits[e] - highest);
+        }
+      }
+      experts[i] = int(best);
+      shares[i] = routing_.scale / sum;
+      keys_[best] = kNever;
+    }
+  }
+
+  const Routing& routing_;
+  const std::vector<float>& bias_;
+  size_t count_, per_token_;
+  std::vector<float> scores_, keys_;
+  std::vector<int> order_;
+};
 
 Routes route(
     Context& context,
@@ -87,17 +184,13 @@ Routes route(
   size_t pairs = size_t(x.rows()) * size_t(routes.per_token);
   routes.experts.resize(pairs);
   routes.weights.resize(pairs);
-  std::vector<int> order(static_cast<size_t>(count));
+  Router router(weights, count);
   for (int64_t row = 0; row < x.rows(); ++row) {
     int64_t at = row * routes.per_token;
-    route_row(
+    router.choose(
         data(logits) + row * count,
-        count,
-        routes.per_token,
-        weights.routing,
         routes.experts.data() + at,
-        routes.weights.data() + at,
-        order);
+        routes.weights.data() + at);
   }
   return routes;
 }

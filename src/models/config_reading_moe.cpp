@@ -1,0 +1,79 @@
+#include "models/config_reading_moe.h"
+
+#include "core/error.h"
+
+#include <algorithm>
+
+namespace mlxcel {
+
+namespace {
+
+// Divided sums stay away from zero by this much in DeepSeek's router.
+constexpr float kLeastSum = 1e-20f;
+
+int first_of(
+    const Config& config, std::string_view key, std::string_view other) {
+  return config.has(key) ? config.get<int>(key) : config.get<int>(other);
+}
+
+}  // namespace
+
+MoeSpec deepseek_moe(const Config& config) {
+  MoeSpec moe;
+  moe.experts = first_of(config, "n_routed_experts", "num_experts");
+  moe.experts_per_token = config.get<int>("num_experts_per_tok");
+  moe.intermediate_size = config.get<int>("moe_intermediate_size");
+  moe.activation = activation_from_name(config, "hidden_act", "silu");
+  moe.routing.shares = config.get_or("norm_topk_prob", false)
+                           ? Shares::renormalized
+                           : Shares::as_scored;
+  moe.routing.least_sum = kLeastSum;
+  moe.routing.scale = config.get_or("routed_scaling_factor", 1.f);
+  int shared =
+      config.get_or("n_shared_experts", config.get_or("num_shared_experts", 0));
+  moe.shared_intermediate_size = shared * moe.intermediate_size;
+  moe.shared_gate = SharedGate::none;
+  return moe;
+}
+
+MoeSpec deepseek3_moe(const Config& config) {
+  MoeSpec moe = deepseek_moe(config);
+  moe.routing.scores = RouterScores::sigmoid;
+  moe.routing.shares = config.get_or("norm_topk_prob", true)
+                           ? Shares::renormalized
+                           : Shares::as_scored;
+  moe.routing.groups = config.get_or("n_group", 1);
+  moe.routing.groups_kept = config.get_or("topk_group", 1);
+  moe.routing.group_score = GroupScore::best_two;
+  moe.selection_bias = SelectionBias::stored;
+  return moe;
+}
+
+void mix_after_dense(
+    const Config& config, DecoderSpec& decoder, const MoeSpec& moe) {
+  int first = config.get_or("first_k_dense_replace", 0);
+  int step = std::max(1, config.get_or("moe_layer_freq", 1));
+  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
+    if (int(layer) >= first && int(layer) % step == 0) {
+      decoder.blocks[layer].moe = moe;
+    }
+  }
+}
+
+std::vector<NameRule> deepseek_moe_names(
+    const std::string& block, const std::string& shared) {
+  std::vector<NameRule> names = moe_names(block);
+  const std::string stem = cat(block, ".", shared, ".");
+  names.insert(
+      names.end(),
+      {{stem + "gate_proj", {"layers.{l}.moe.shared.gate"}},
+       {stem + "up_proj", {"layers.{l}.moe.shared.up"}},
+       {stem + "down_proj", {"layers.{l}.moe.shared.down"}},
+       {block + ".gate.e_score_correction_bias",
+        {"layers.{l}.moe.selection_bias"}},
+       {block + ".e_score_correction_bias",
+        {"layers.{l}.moe.selection_bias"}}});
+  return names;
+}
+
+}  // namespace mlxcel

@@ -1,0 +1,35 @@
+// dots.llm1: the routing of DeepSeek 3 over plain attention with norms on each
+// head of q and k.
+#include "models/config_reading_moe.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec dots1_decoder(const Config& config) {
+  BlockSpec block = gated_block(config);
+  block.attention.qk_norm = QkNorm::per_head;
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  bool windowed = config.has("sliding_window");
+  int first = config.get_or("max_window_layers", 62);
+  slide_layers(
+      config, decoder, [&](int layer) { return windowed && layer >= first; });
+  mix_after_dense(config, decoder, deepseek3_moe(config));
+  return decoder;
+}
+
+}  // namespace
+
+const Family dots1 = {
+    .name = "dots.llm1",
+    .type = "Dots1",
+    .model_types = {"dots1"},
+    .architectures = {"Dots1ForCausalLM"},
+    .decoder = dots1_decoder,
+    .names = hf_decoder_names(deepseek_moe_names()),
+    .features =
+        {"attention_bias", "n_routed_experts", "sliding_window", "layer_types"},
+};
+
+}  // namespace mlxcel

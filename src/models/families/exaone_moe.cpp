@@ -1,0 +1,52 @@
+// EXAONE MoE: windows on most layers, the layers that see everything without
+// rotation, norms on each head of q and k, the routing of DeepSeek 3.
+#include "models/config_reading_layers.h"
+#include "models/config_reading_moe.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec exaone_moe_decoder(const Config& config) {
+  BlockSpec block = gated_block(config);
+  block.attention.qk_norm = QkNorm::per_head;
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  bool windowed = config.has("sliding_window");
+  slide_layers(
+      config, decoder, [&](int layer) { return windowed && layer % 4 != 3; });
+  if (windowed) {
+    rotate_sliding_layers(decoder);
+  }
+  MoeSpec moe = deepseek3_moe(config);
+  auto types = config.find<std::vector<std::string>>("mlp_layer_types");
+  auto sparse = config.find<std::vector<bool>>("is_moe_layer");
+  if (!types && !sparse) {
+    mix_after_dense(config, decoder, moe);
+    return decoder;
+  }
+  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
+    bool mixes = types ? layer < types->size() && (*types)[layer] == "sparse"
+                       : layer < sparse->size() && (*sparse)[layer];
+    if (mixes) {
+      decoder.blocks[layer].moe = moe;
+    }
+  }
+  return decoder;
+}
+
+}  // namespace
+
+const Family exaone_moe = {
+    .name = "EXAONE MoE",
+    .type = "ExaOneMoe",
+    .model_types = {"exaone_moe"},
+    .architectures = {"ExaoneMoeForCausalLM"},
+    .decoder = exaone_moe_decoder,
+    .names = hf_decoder_names(deepseek_moe_names()),
+    .features =
+        {"attention_bias", "num_experts", "sliding_window", "layer_types"},
+    .dropped = {"mtp.*", "model.mtp.*"},
+};
+
+}  // namespace mlxcel

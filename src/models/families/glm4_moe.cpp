@@ -1,0 +1,37 @@
+// GLM 4 MoE (4.5): half of each head turned, norms on each head of q and k
+// where use_qk_norm says so, the routing of DeepSeek 3.
+#include "models/config_reading_moe.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec glm4_moe_decoder(const Config& config) {
+  BlockSpec block = gated_block(config, {.partial = 0.5});
+  block.attention.bias = config.get_or("attention_bias", false)
+                             ? AttentionBias::qkv
+                             : AttentionBias::none;
+  if (config.get_or("use_qk_norm", false)) {
+    block.attention.qk_norm = QkNorm::per_head;
+  }
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  mix_after_dense(config, decoder, deepseek3_moe(config));
+  return decoder;
+}
+
+}  // namespace
+
+const Family glm4_moe = {
+    .name = "GLM 4 MoE",
+    .type = "Glm4Moe",
+    .model_types = {"glm4_moe"},
+    .architectures = {"Glm4MoeForCausalLM"},
+    .decoder = glm4_moe_decoder,
+    .names = hf_decoder_names(deepseek_moe_names()),
+    .features = {"attention_bias", "use_qk_norm", "n_routed_experts"},
+    // The layers after the last predict further tokens.
+    .dropped = {"*.eh_proj.*", "*.enorm.*", "*.hnorm.*", "*.shared_head.*"},
+};
+
+}  // namespace mlxcel

@@ -1,0 +1,51 @@
+// MiniMax M2: part of each head turned, norms over the whole q and k, experts
+// chosen by sigmoid scores and a bias.
+#include "models/config_reading_moe.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec minimax_m2_decoder(const Config& config) {
+  double dims = config.get_or("rotary_dim", 0);
+  HeadCounts heads = head_counts(config);
+  BlockSpec block =
+      gated_block(config, {.partial = dims > 0 ? dims / heads.dim : 1});
+  if (config.get_or("use_qk_norm", true)) {
+    block.attention.qk_norm = QkNorm::projection;
+  }
+  block.moe = MoeSpec{
+      .experts = config.get<int>("num_local_experts"),
+      .experts_per_token = config.get<int>("num_experts_per_tok"),
+      .intermediate_size = block.mlp.intermediate_size,
+      .activation = block.mlp.activation,
+      .routing =
+          {.scores = RouterScores::sigmoid, .shares = Shares::renormalized},
+      .selection_bias = SelectionBias::stored};
+  return uniform_decoder(config, block, HeadKind::own);
+}
+
+std::vector<NameRule> minimax_m2_names() {
+  const std::string block = "layers.{l}.block_sparse_moe";
+  std::vector<NameRule> names =
+      moe_names(block, {.gate = "w1", .up = "w3", .down = "w2"});
+  names.push_back(
+      {block + ".e_score_correction_bias", {"layers.{l}.moe.selection_bias"}});
+  return names;
+}
+
+}  // namespace
+
+const Family minimax_m2 = {
+    .name = "MiniMax M2",
+    .type = "MiniMaxM2",
+    .model_types = {"minimax_m2"},
+    .architectures = {"MiniMaxM2ForCausalLM"},
+    .decoder = minimax_m2_decoder,
+    .names = hf_decoder_names(minimax_m2_names()),
+    .features = {"use_qk_norm", "num_local_experts"},
+    .dropped = {"model.mtp.*", "mtp.*"},
+};
+
+}  // namespace mlxcel
