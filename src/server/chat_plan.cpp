@@ -296,6 +296,10 @@ void set_arguments(ordered_json& messages, bool objects) {
       }
       continue;
     }
+    // Templates search it for marks, which only a text can be.
+    if (message["content"].is_null()) {
+      message["content"] = "";
+    }
     if (!calls->is_array()) {
       throw Failure::bad_request(
           cat("messages[", i, "].tool_calls must be an array"), "messages");
@@ -398,7 +402,7 @@ ChatPlan plan_chat(
   rules.format = format;
   rules.tools = callable;
   rules.calls_required = wishes.use == ToolUse::required;
-  rules.parallel = wishes.parallel;
+  rules.parallel = wishes.parallel && wishes.only_tool.empty();
   rules.schema = wishes.schema;
   rules.marks = plan.output.marks;
   rules.prompt = plan.output.prompt;

@@ -68,16 +68,56 @@ class Writer {
     }
   }
 
-  // Any text up to the mark, and the mark.
-  std::string text_until(std::string_view mark) {
+  // A regular expression for what the schema says of a text as a whole.
+  static std::string text_pattern(const Json& schema) {
+    if (schema.is_object() && schema.contains("pattern")) {
+      std::string pattern = schema["pattern"].get<std::string>();
+      bool begins = pattern.starts_with("^");
+      bool ends = pattern.ends_with("$") && !pattern.ends_with("\\$");
+      pattern = pattern.substr(begins, pattern.size() - begins - ends);
+      std::string escaped;
+      for (size_t i = 0; i < pattern.size(); ++i) {
+        if (pattern[i] == '\\' && i + 1 < pattern.size()) {
+          escaped += pattern[i++];
+        } else if (pattern[i] == '/') {
+          escaped += '\\';
+        }
+        escaped += pattern[i];
+      }
+      return cat(
+          "/",
+          begins ? "" : "(?s:.*)",
+          "(",
+          escaped,
+          ")",
+          ends ? "" : "(?s:.*)",
+          "/");
+    }
+    if (schema.is_object() &&
+        (schema.contains("minLength") || schema.contains("maxLength"))) {
+      return cat(
+          "/(?s:.{",
+          schema.value("minLength", int64_t(0)),
+          ",",
+          schema.contains("maxLength")
+              ? std::to_string(schema["maxLength"].get<int64_t>())
+              : std::string(),
+          "})/");
+    }
+    return "/(?s:.*)/";
+  }
+
+  // Text that fits the schema up to the mark, and the mark.
+  std::string text_until(std::string_view mark, const Json& schema = {}) {
     std::string name = fresh("text");
     std::string end = literal(mark);
+    std::string pattern = text_pattern(schema);
     if (end.find("<[") != std::string::npos) {
       // A special token ends the text by itself.
-      add(name, "/(?s:.*)/");
+      add(name, pattern);
       return cat(name, end);
     }
-    add(cat(name, "[suffix=", dumped(Json(mark)), "]"), "/(?s:.*)/");
+    add(cat(name, "[suffix=", dumped(Json(mark)), "]"), pattern);
     return name;
   }
 
@@ -299,7 +339,7 @@ class Writer {
                   pad)),
           " ",
           !choice.empty() ? choice + literal(end)
-          : text          ? text_until(end)
+          : text          ? text_until(end, value)
                           : cat("%json ",
                        dumped(with_definitions(value, schema)),
                        literal(end)));
@@ -318,7 +358,7 @@ class Writer {
       return cat(quote, " ", choice, quote);
     }
     if (is_text(schema)) {
-      return cat(quote, " ", text_until(format.parameter.close));
+      return cat(quote, " ", text_until(format.parameter.close, schema));
     }
     bool object = schema.is_object() && schema.contains("properties");
     if (object) {

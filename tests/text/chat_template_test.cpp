@@ -103,6 +103,13 @@ TEST(ChatTemplateTest, WritesJsonAsPythonDoes) {
       render("{{ [] | tojson(indent=2) }}{{ {} | tojson(indent=2) }}"), "[]{}");
 }
 
+TEST(ChatTemplateTest, NoneIsNotIterable) {
+  auto chat = ChatTemplate::from_source(
+      "{% if tools is iterable and tools | length > 0 %}a{% else %}b{% endif %}"
+      "{{ [] is iterable }}{{ 'x' is iterable }}{{ 3 is iterable }}");
+  EXPECT_EQ(chat->render({}), "bTrueTrueFalse");
+}
+
 TEST(ChatTemplateTest, TellsTheTime) {
   std::string year = render("{{ strftime_now('%Y') }}");
   EXPECT_EQ(year.size(), 4u);

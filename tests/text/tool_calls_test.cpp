@@ -411,6 +411,8 @@ TEST(ToolCallsTest, ForcedCallsAlwaysReadAndFit) {
           ++weather;
           ASSERT_TRUE(value.contains("city") && value["city"].is_string())
               << text;
+          // The tokens of a byte each: no character has fewer.
+          EXPECT_LE(value["city"].get<std::string>().size(), 32u) << text;
           ASSERT_TRUE(value["unit"] == "C" || value["unit"] == "F") << text;
           if (value.contains("days")) {
             EXPECT_GE(value["days"].get<int>(), 1) << text;

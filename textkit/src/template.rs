@@ -228,6 +228,12 @@ fn python_number(value: &Value) -> Result<String, Error> {
     }
 }
 
+/// As Python's: None is none, which the engine takes for an empty list. What is
+/// undefined is.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
 /// Jinja's test asks for a length and indexing, which strings and maps have.
 fn is_sequence(value: &Value) -> bool {
     matches!(
@@ -269,6 +275,7 @@ impl Template {
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", tojson);
         environment.add_test("sequence", is_sequence);
+        environment.add_test("iterable", is_iterable);
         environment.set_formatter(|out, state, value| {
             if is_float(value) {
                 Ok(out.write_str(&python_number(value)?)?)
