@@ -92,7 +92,9 @@ using Parameters = std::tuple<std::string, std::string>;  // case, target
 
 std::string name_of_parameters(
     const ::testing::TestParamInfo<Parameters>& test) {
-  return std::get<0>(test.param) + "_on_" + std::get<1>(test.param);
+  std::string name = std::get<0>(test.param) + "_on_" + std::get<1>(test.param);
+  std::replace(name.begin(), name.end(), '-', '_');  // not allowed in names
+  return name;
 }
 
 class TextFixture : public ::testing::TestWithParam<Parameters> {
