@@ -258,7 +258,7 @@ awaitable<void> Connection::handle(Exchange& exchange) {
     http::start(
         exchange.route->handler(exchange.request, exchange.response),
         [&, self = shared_from_this()](std::exception_ptr thrown) {
-          error = thrown;
+          error = std::move(thrown);
           done = true;
           self->handler_timer_.cancel();
         });

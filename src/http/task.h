@@ -120,7 +120,8 @@ struct Promise<void> : PromiseBase {
 
 // Owns itself: destroyed when it ends.
 struct Detached {
-  struct promise_type {
+  // The language asks for this name.
+  struct promise_type {  // NOLINT(readability-identifier-naming)
     Detached get_return_object() {
       return {};
     }

@@ -167,13 +167,13 @@ void NameMap::add(
   if (parts.empty()) {
     return;  // this layer has no such part
   }
-  auto [entry, fresh] = by_stem_.try_emplace(stem, std::move(parts));
+  auto [entry, fresh] = by_stem_.try_emplace(std::move(stem), std::move(parts));
   if (!fresh) {
     return;  // an equal spelling: two prefixes that do not reach the head
   }
   for (const RolePart& part : entry->second) {
     by_role_[part.role.name].push_back(
-        {stem, part.first, part.count, stacked, part.role_first});
+        {entry->first, part.first, part.count, stacked, part.role_first});
   }
 }
 
