@@ -4,9 +4,10 @@
     scripts/copy_fixtures.py FULL_SET [TARGET]
 
 The full set is large; this part (under 12 MB) keeps at least one case of each
-decoder family, each packed format, each surgery operation and each kind of
-refusal, so that a clone passes its tests alone. The rules below are the record
-of the choice. Indexes are filtered to the cases that were copied.
+packed format, each surgery operation and each kind of refusal, and the smallest
+cases of as many families as fit; text/not_carried.json lists the others. The
+rules below are the record of the choice. Indexes are filtered to the cases that
+were copied.
 """
 
 import json
