@@ -147,8 +147,8 @@ struct Work {
 // The share of a mixture's experts that `rows` rows use, where the router sends
 // each anywhere alike.
 double used_share(const MoeSpec& moe, int rows) {
-  return 1 - std::pow(
-                 1 - double(moe.experts_per_token) / moe.experts, double(rows));
+  double routes = double(moe.experts) + moe.identity_experts;
+  return 1 - std::pow(1 - moe.experts_per_token / routes, double(rows));
 }
 
 // Bytes of the experts that a decode step of `rows` rows does not read.
@@ -175,8 +175,9 @@ Work work_of(const CheckpointFacts& facts, int batch) {
       }
     }
     if (const auto& moe = block.moe) {
-      work.row_weights +=
-          3.0 * moe->experts_per_token * moe->intermediate_size * hidden;
+      work.row_weights += (moe->expert.kind == MlpKind::gated ? 3.0 : 2.0) *
+                          moe->experts_per_token *
+                          moe->expert.intermediate_size * hidden;
     }
   }
   // A lookup reads one row of the table; a tied head reads it all.

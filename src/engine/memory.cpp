@@ -76,8 +76,8 @@ MemoryEstimate estimate_memory(const DecoderSpec& spec, const MemoryUse& use) {
       inner = uint64_t(block.feed_forward->columns());
     } else if (const auto& moe = block.moe) {
       inner = uint64_t(moe->experts_per_token) *
-                  uint64_t(moe->intermediate_size + spec.hidden_size) +
-              3 * uint64_t(moe->shared_intermediate_size);
+                  uint64_t(moe->expert.intermediate_size + spec.hidden_size) +
+              3 * uint64_t(moe->shared.intermediate_size);
     }
     widest = std::max({widest, attention, inner});
   }

@@ -38,6 +38,7 @@ class Attention : public Sublayer {
         .num_heads = spec.heads.query,
         .num_kv_heads = spec.heads.key_value,
         .head_dim = spec.heads.dim,
+        .head_order = spec.heads.order,
         .scale = spec.scale,
         .softcap = spec.softcap,
         .window = spec.window,

@@ -165,8 +165,8 @@ MoeSpec softmax_moe(const Config& config, std::string_view size_key) {
   MoeSpec moe;
   moe.experts = config.get<int>("num_experts");
   moe.experts_per_token = config.get<int>("num_experts_per_tok");
-  moe.intermediate_size = config.get<int>(size_key);
-  moe.activation = activation_from_name(config, "hidden_act", "silu");
+  moe.expert.intermediate_size = config.get<int>(size_key);
+  moe.expert.activation = activation_from_name(config, "hidden_act", "silu");
   moe.routing.shares = config.get_or("norm_topk_prob", false)
                            ? Shares::renormalized
                            : Shares::as_scored;

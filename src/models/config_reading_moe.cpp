@@ -22,8 +22,8 @@ MoeSpec deepseek_moe(const Config& config) {
   MoeSpec moe;
   moe.experts = first_of(config, "n_routed_experts", "num_experts");
   moe.experts_per_token = config.get<int>("num_experts_per_tok");
-  moe.intermediate_size = config.get<int>("moe_intermediate_size");
-  moe.activation = activation_from_name(config, "hidden_act", "silu");
+  moe.expert.intermediate_size = config.get<int>("moe_intermediate_size");
+  moe.expert.activation = activation_from_name(config, "hidden_act", "silu");
   moe.routing.shares = config.get_or("norm_topk_prob", false)
                            ? Shares::renormalized
                            : Shares::as_scored;
@@ -31,8 +31,8 @@ MoeSpec deepseek_moe(const Config& config) {
   moe.routing.scale = config.get_or("routed_scaling_factor", 1.f);
   int shared =
       config.get_or("n_shared_experts", config.get_or("num_shared_experts", 0));
-  moe.shared_intermediate_size = shared * moe.intermediate_size;
-  moe.shared_gate = SharedGate::none;
+  moe.shared = moe.expert;
+  moe.shared.intermediate_size *= shared;
   return moe;
 }
 
@@ -42,10 +42,11 @@ MoeSpec deepseek3_moe(const Config& config) {
   moe.routing.shares = config.get_or("norm_topk_prob", true)
                            ? Shares::renormalized
                            : Shares::as_scored;
-  moe.routing.groups = config.get_or("n_group", 1);
-  moe.routing.groups_kept = config.get_or("topk_group", 1);
-  moe.routing.group_score = GroupScore::best_two;
-  moe.selection_bias = SelectionBias::stored;
+  moe.routing.groups = {
+      .count = config.get_or("n_group", 1),
+      .kept = config.get_or("topk_group", 1),
+      .score = GroupScore::best_two};
+  moe.router_bias = RouterBias::selection;
   return moe;
 }
 

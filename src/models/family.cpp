@@ -132,16 +132,38 @@ void check_moe(const Config& config, const MoeSpec& moe) {
   check_number(config, moe.experts > 0, "the number of experts", moe.experts);
   check_number(
       config,
-      moe.experts_per_token > 0 && moe.experts_per_token <= moe.experts,
-      cat("num_experts_per_tok, of ", moe.experts, " experts,"),
-      moe.experts_per_token);
-  check_size(config, "the size of an expert", moe.intermediate_size);
+      moe.identity_experts >= 0 && moe.identity_experts <= kMaxSize,
+      "the number of identity experts",
+      moe.identity_experts);
+  int routes = moe.experts + moe.identity_experts;
   check_number(
       config,
-      moe.shared_intermediate_size >= 0 &&
-          moe.shared_intermediate_size <= kMaxSize,
+      moe.experts_per_token > 0 && moe.experts_per_token <= routes,
+      cat("num_experts_per_tok, of ", routes, " experts,"),
+      moe.experts_per_token);
+  const ExpertGroups& groups = moe.routing.groups;
+  check_number(
+      config,
+      groups.count > 0 && routes % groups.count == 0,
+      cat("the number of groups, of ", routes, " experts,"),
+      groups.count);
+  check_number(
+      config,
+      groups.kept > 0 && groups.kept <= groups.count &&
+          moe.experts_per_token <= routes / groups.count * groups.kept,
+      cat("the number of groups that a token may use, of ",
+          groups.count,
+          " for ",
+          moe.experts_per_token,
+          " experts,"),
+      groups.kept);
+  check_size(config, "the size of an expert", moe.expert.intermediate_size);
+  check_number(
+      config,
+      moe.shared.intermediate_size >= 0 &&
+          moe.shared.intermediate_size <= kMaxSize,
       "the size of the shared expert",
-      moe.shared_intermediate_size);
+      moe.shared.intermediate_size);
 }
 
 void check_attention(const Config& config, const AttentionSpec& attention) {

@@ -2,9 +2,32 @@
 #include "models/parts.h"
 #include "ops/ops.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace mlxcel {
 
 namespace {
+
+// Each number in a tensor of its own, the alphas before a softplus that keeps
+// them above zero, alpha_n above beta.
+Xielu stored_xielu(const PartBuilder& builder, const std::string& roles) {
+  auto number = [&](const char* name) {
+    float value = 0;
+    read_as_f32(builder.tensor(roles + name, {{1}, {}}), &value);
+    return value;
+  };
+  // ln(1 + e^x) without an overflow
+  auto softplus = [](double x) {
+    return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)));
+  };
+  float beta = number("beta");
+  return {
+      .alpha_p = float(softplus(double(number("alpha_p")))),
+      .alpha_n = float(double(beta) + softplus(double(number("alpha_n")))),
+      .beta = beta,
+      .eps = number("eps")};
+}
 
 class Mlp : public Sublayer {
  public:
@@ -25,7 +48,11 @@ class Mlp : public Sublayer {
         .up = up_.get(),
         .down = down_.get(),
         .activation = spec.activation,
-        .gated = gated};
+        .gated = gated,
+        .clamp = spec.clamp};
+    if (spec.activation == Activation::xielu) {
+      weights_.xielu = stored_xielu(builder, role("xielu."));
+    }
     if (block.norms == NormPlacement::pre_inner) {
       inner_norm_ = builder.norm(role("inner_norm"), block.norm);
       weights_.inner_norm = inner_norm_.get();

@@ -7,40 +7,57 @@ namespace mlxcel {
 
 namespace {
 
+// The parts of an MLP's first linear.
+std::vector<std::string> inner_parts(
+    const MlpSpec& spec, const std::string& prefix) {
+  if (spec.kind == MlpKind::plain) {
+    return {prefix + "up"};
+  }
+  return {prefix + "gate", prefix + "up"};
+}
+
 class Moe : public Sublayer {
  public:
   Moe(const PartBuilder& builder, const MoeSpec& spec, int layer) {
     auto role = [&](std::string_view kind) {
       return cat("layers.", layer, ".moe.", kind);
     };
-    router_ = builder.linear({role("router")}, false);
-    up_ = builder.experts(layer, spec.experts, {"gate", "up"});
-    down_ = builder.experts(layer, spec.experts, {"down"});
+    const MlpSpec& expert = spec.expert;
+    const bool bias = expert.bias == MlpBias::all;
+    router_ = builder.linear({role("router")}, biases_logits(spec.router_bias));
+    up_ = builder.experts(layer, spec.experts, inner_parts(expert, ""), bias);
+    down_ = builder.experts(layer, spec.experts, {"down"}, bias);
     weights_ = {
         .router = router_.get(),
         .routing = spec.routing,
         .experts_per_token = spec.experts_per_token,
+        .identity_experts = spec.identity_experts,
         .up = up_.get(),
         .down = down_.get(),
-        .activation = spec.activation};
-    if (spec.selection_bias == SelectionBias::stored) {
-      weights_.selection_bias.resize(size_t(spec.experts));
+        .activation = expert.activation,
+        .gated = expert.kind == MlpKind::gated,
+        .clamp = expert.clamp};
+    if (biases_selection(spec.router_bias)) {
+      int64_t routes = int64_t(spec.experts) + spec.identity_experts;
+      weights_.selection_bias.resize(size_t(routes));
       read_as_f32(
-          builder.tensor(
-              role("selection_bias"), {{spec.experts}, {1, spec.experts}}),
+          builder.tensor(role("selection_bias"), {{routes}, {1, routes}}),
           weights_.selection_bias.data());
     }
-    if (spec.shared_intermediate_size > 0) {
-      shared_up_ =
-          builder.linear({role("shared.gate"), role("shared.up")}, false);
-      shared_down_ = builder.linear({role("shared.down")}, false);
+    if (spec.shared.intermediate_size > 0) {
+      const bool shared_bias = spec.shared.bias == MlpBias::all;
+      shared_up_ = builder.linear(
+          inner_parts(spec.shared, role("shared.")), shared_bias);
+      shared_down_ = builder.linear({role("shared.down")}, shared_bias);
       if (spec.shared_gate == SharedGate::sigmoid) {
         shared_gate_ = builder.linear({role("shared_gate")}, false);
       }
       weights_.shared = {
           .up = shared_up_.get(),
           .down = shared_down_.get(),
-          .activation = spec.activation};
+          .activation = spec.shared.activation,
+          .gated = spec.shared.kind == MlpKind::gated,
+          .clamp = spec.shared.clamp};
       weights_.shared_gate = shared_gate_.get();
     }
   }

@@ -144,7 +144,10 @@ std::unique_ptr<Linear> PartBuilder::linear(
 }
 
 std::unique_ptr<Experts> PartBuilder::experts(
-    int layer, int count, const std::vector<std::string>& parts) const {
+    int layer,
+    int count,
+    const std::vector<std::string>& parts,
+    bool bias) const {
   ExpertWeights weights;
   weights.name = cat("layers.", layer, ".moe.experts.", parts.back());
   weights.experts.resize(size_t(count));
@@ -154,21 +157,30 @@ std::unique_ptr<Experts> PartBuilder::experts(
     };
     StemRows first = require(role(0));
     std::optional<MatrixWeight> stack;
+    std::optional<WeightTensor> biases;
     if (first.stacked > 0) {
+      int64_t rows = total_rows(inputs_.names, first.stem) / count;
       stack = inputs_.source.stack(
-          first.stem,
-          count,
-          total_rows(inputs_.names, first.stem) / count,
-          inputs_.names.cols(parse_role(role(0))));
+          first.stem, count, rows, inputs_.names.cols(parse_role(role(0))));
+      if (bias) {
+        biases = inputs_.source.tensor(cat(first.stem, ".bias"), {count, rows});
+      }
     }
     for (int expert = 0; expert < count; ++expert) {
       LinearWeights& linear = weights.experts[size_t(expert)];
       linear.name = role(expert);
-      if (stack) {
-        StemRows rows = require(linear.name);
-        linear.parts.push_back(slice_rows(*stack, rows.first, rows.count));
-      } else {
+      if (!stack) {
         linear.parts.push_back(matrix(linear.name));
+        if (bias) {
+          linear.biases.emplace_back(vector(linear.name, "bias"));
+        }
+        continue;
+      }
+      StemRows rows = require(linear.name);
+      linear.parts.push_back(slice_rows(*stack, rows.first, rows.count));
+      if (biases) {
+        linear.biases.emplace_back(
+            slice_vector(*biases, rows.first, rows.count));
       }
     }
   }

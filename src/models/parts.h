@@ -24,9 +24,13 @@ class PartBuilder {
       bool bias,
       size_t unbiased = 0) const;
   // One linear for each of the layer's experts, with one part for each of
-  // `parts` ("gate", "up"); from separate tensors or from stacks.
+  // `parts` ("gate", "up"); from separate tensors or from stacks, whose biases
+  // are stacked too.
   std::unique_ptr<Experts> experts(
-      int layer, int count, const std::vector<std::string>& parts) const;
+      int layer,
+      int count,
+      const std::vector<std::string>& parts,
+      bool bias) const;
   std::unique_ptr<Embedding> embedding(std::string_view role) const;
   // The head, from its own tensor or from the embedding table.
   std::unique_ptr<Linear> head(const DecoderSpec& spec) const;

@@ -37,6 +37,13 @@ void add_attention(
   }
 }
 
+// The numbers of xIELU, in the checkpoint's order of names.
+void add_xielu(std::vector<RoleShape>& out) {
+  for (const char* number : {"alpha_n", "alpha_p", "beta", "eps"}) {
+    out.push_back({cat("mlp.xielu.", number), 1, 0, {}});
+  }
+}
+
 // An MLP of `inner` features whose roles begin with `name`.
 void add_mlp(
     const std::string& name,
@@ -52,21 +59,27 @@ void add_mlp(
 }
 
 void add_moe(const MoeSpec& spec, int64_t hidden, std::vector<RoleShape>& out) {
-  out.push_back({"moe.router", spec.experts, hidden, {}});
+  const int64_t routes = int64_t(spec.experts) + spec.identity_experts;
+  const int64_t inner = spec.expert.intermediate_size;
+  const bool gated = spec.expert.kind == MlpKind::gated;
+  out.push_back({"moe.router", routes, hidden, {}});
   for (int expert = 0; expert < spec.experts; ++expert) {
     std::string name = cat("moe.experts.", expert, ".");
-    out.push_back({name + "gate", spec.intermediate_size, hidden, {}});
-    out.push_back({name + "up", spec.intermediate_size, hidden, {}});
-    out.push_back({name + "down", hidden, spec.intermediate_size, {}});
+    if (gated) {
+      out.push_back({name + "gate", inner, hidden, {}});
+    }
+    out.push_back({name + "up", inner, hidden, {}});
+    out.push_back({name + "down", hidden, inner, {}});
   }
-  if (spec.shared_intermediate_size > 0) {
-    add_mlp("moe.shared.", spec.shared_intermediate_size, true, hidden, out);
+  if (int64_t size = spec.shared.intermediate_size; size > 0) {
+    add_mlp(
+        "moe.shared.", size, spec.shared.kind == MlpKind::gated, hidden, out);
     if (spec.shared_gate == SharedGate::sigmoid) {
       out.push_back({"moe.shared_gate", 1, hidden, {}});
     }
   }
-  if (spec.selection_bias == SelectionBias::stored) {
-    out.push_back({"moe.selection_bias", spec.experts, 0, {}});
+  if (biases_selection(spec.router_bias)) {
+    out.push_back({"moe.selection_bias", routes, 0, {}});
   }
 }
 
@@ -101,6 +114,14 @@ void append(std::vector<RoleShape> roles, std::vector<RoleShape>& out) {
 }
 
 }  // namespace
+
+bool biases_logits(RouterBias bias) {
+  return bias == RouterBias::logits || bias == RouterBias::both;
+}
+
+bool biases_selection(RouterBias bias) {
+  return bias == RouterBias::selection || bias == RouterBias::both;
+}
 
 bool norms_input(NormPlacement placement) {
   return placement != NormPlacement::post;
@@ -139,6 +160,9 @@ std::vector<RoleShape> roles_of(const BlockSpec& block, int64_t hidden_size) {
           block.mlp.kind == MlpKind::gated,
           hidden_size,
           out);
+      if (block.mlp.activation == Activation::xielu) {
+        add_xielu(out);
+      }
     }
   }
   return out;

@@ -32,6 +32,7 @@ struct HeadCounts {
   int query = 0;
   int key_value = 0;
   int dim = 0;  // features a head
+  HeadOrder order = HeadOrder::grouped;
 };
 
 // Norms on queries and keys.
@@ -97,25 +98,33 @@ struct MlpSpec {
   Activation activation = Activation::silu;
   MlpKind kind = MlpKind::gated;
   MlpBias bias = MlpBias::none;
+  SwigluClamp clamp;
 };
 
 enum class SharedGate : uint8_t { none, sigmoid };
-enum class SelectionBias : uint8_t { none, stored };
 
-// A mixture of experts: gated MLPs of which a router chooses a few for each
-// row.
+// Vectors [experts + identity experts] beside the router's matrix.
+enum class RouterBias : uint8_t {
+  none,
+  logits,     // its bias
+  selection,  // role "moe.selection_bias": see MoeWeights
+  both,
+};
+
+bool biases_logits(RouterBias bias);
+bool biases_selection(RouterBias bias);
+
+// A mixture of experts: MLPs of which a router chooses a few for each row.
 struct MoeSpec {
   int experts = 0;
   int experts_per_token = 0;
-  int intermediate_size = 0;  // of one expert
-  Activation activation = Activation::silu;
+  int identity_experts = 0;  // further outputs of the router: give x back
+  MlpSpec expert;            // each of them
   Routing routing;
-  // An expert that serves every row; 0: none.
-  int shared_intermediate_size = 0;
+  RouterBias router_bias = RouterBias::none;
+  MlpSpec shared;  // an expert that serves every row; of size 0: none
   // Its result is taken times sigmoid(shared_gate x), or as it is.
-  SharedGate shared_gate = SharedGate::sigmoid;
-  // Role "moe.selection_bias" [experts].
-  SelectionBias selection_bias = SelectionBias::none;
+  SharedGate shared_gate = SharedGate::none;
 };
 
 // A tensor that a part of a block reads.

@@ -21,7 +21,22 @@ enum class Activation : uint8_t {
   gelu,
   gelu_tanh,
   relu,
-  relu_squared
+  relu_squared,
+  xielu,  // by numbers of its own, for a plain MLP: see Xielu
+};
+
+// In place of act(gate) * up, where limit is not 0:
+// g sigmoid(alpha g) (clamp(up, -limit, limit) + 1) with g = min(gate, limit)
+struct SwigluClamp {
+  float alpha = 1;
+  float limit = 0;
+};
+
+// Huang and Schlag 2024, "Deriving Activation Functions Using Integration":
+//   x > 0: alpha_p x^2 + beta x
+//   else:  alpha_n (e^min(x, eps) - 1 - x) + beta x
+struct Xielu {
+  float alpha_p = 0, alpha_n = 0, beta = 0, eps = 0;
 };
 
 // Around a linear or an MLP: y = residual + output_scale * f(norm(x)).
@@ -39,6 +54,8 @@ struct MlpWeights {
   Activation activation = Activation::silu;
   bool gated = true;                 // act(gate) * up, else act(up)
   const Norm* inner_norm = nullptr;  // on the inner row, before down
+  SwigluClamp clamp;
+  Xielu xielu;
 };
 
 // What the router's logits become before the largest are chosen.
@@ -52,6 +69,17 @@ enum class RouterScores : uint8_t {
 enum class Shares : uint8_t { as_scored, renormalized };  // by their sum
 enum class GroupScore : uint8_t { best, best_two };  // of a group's experts
 
+// Equal groups of experts, one after the other: only experts of those groups
+// are chosen that score best.
+struct ExpertGroups {
+  int count = 1;
+  int kept = 1;
+  GroupScore score = GroupScore::best;
+};
+
+// What is multiplied with a share: an expert's result or what it reads.
+enum class RouterTarget : uint8_t { output, input };
+
 // How the router's logits become the shares of the chosen experts.
 struct Routing {
   RouterScores scores = RouterScores::softmax;
@@ -59,23 +87,26 @@ struct Routing {
   float scale = 1;      // on the shares
   float least_sum = 0;  // that renormalized shares are divided by
   float tolerance = 0;  // of the sparse mixer
-  // Only experts of the best groups are chosen.
-  int groups = 1;
-  int groups_kept = 1;
-  GroupScore group_score = GroupScore::best;
+  ExpertGroups groups;
+  RouterTarget target = RouterTarget::output;
 };
 
-// f(x) = sum over the chosen experts e of weight_e * down_e(act(gate_e) * up_e)
+// f(x) = sum over the chosen experts e of share_e * down_e(act(gate_e) * up_e)
+//        + sum of the shares of chosen identity experts * x
 //        + sigmoid(shared_gate x) * shared(x)
 struct MoeWeights {
-  const Linear* router = nullptr;  // out: number of experts
+  const Linear* router = nullptr;  // out: experts, then identity experts
   Routing routing;
   int experts_per_token = 0;
-  // Added to the scores for the choice alone, one an expert; empty: none.
+  int identity_experts = 0;
+  // Added to the scores for the choice alone, one an output of the router;
+  // empty: none.
   std::vector<float> selection_bias;
-  const Experts* up = nullptr;  // parts [gate, up], output 2 * inner
+  const Experts* up = nullptr;  // gated: parts [gate, up], output 2 * inner
   const Experts* down = nullptr;
   Activation activation = Activation::silu;
+  bool gated = true;  // act(gate) * up, else act(up)
+  SwigluClamp clamp;
   // Applied to every row; null up: no such expert. Null gate: added as it is.
   MlpWeights shared;
   const Linear* shared_gate = nullptr;  // out: 1
@@ -122,10 +153,17 @@ enum class KeyValues : uint8_t {
   cached,     // in the cache already: another layer of the model wrote them
 };
 
+// Which key head a query head reads.
+enum class HeadOrder : uint8_t {
+  grouped,  // head / (num_heads / num_kv_heads)
+  cycled,   // head % num_kv_heads
+};
+
 struct AttentionArgs {
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
+  HeadOrder head_order = HeadOrder::grouped;
   float scale = 0;    // on q k^T
   float softcap = 0;  // cap * tanh(s / cap); 0: none
   Window window;

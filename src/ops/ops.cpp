@@ -210,6 +210,9 @@ Tensor mlp(
   check_rows("mlp", step, x);
   check_options("mlp", x, weights.up->in(), weights.down->out(), options);
   check_inner("mlp", *weights.up, *weights.down, weights.gated);
+  if (weights.activation == Activation::xielu && weights.gated) {
+    mismatch("mlp", "xIELU has no gate", "a gated MLP", kCheckConfig);
+  }
   if (weights.inner_norm && weights.inner_norm->size() != weights.down->in()) {
     mismatch(
         "mlp",
@@ -223,6 +226,46 @@ Tensor mlp(
   return backend.mlp(step, x, weights, options);
 }
 
+namespace {
+
+void check_routing(const MoeWeights& weights, int routes) {
+  const char* op = "moe";
+  if (weights.experts_per_token <= 0 || weights.experts_per_token > routes) {
+    mismatch(
+        op,
+        "a row cannot use so many experts",
+        cat(weights.experts_per_token, " of ", routes),
+        "check num_experts_per_tok in config.json");
+  }
+  if (!weights.selection_bias.empty() &&
+      weights.selection_bias.size() != size_t(routes)) {
+    mismatch(
+        op,
+        "the selection bias does not fit the router",
+        cat("bias [", weights.selection_bias.size(), "], router ", routes),
+        kCheckConfig);
+  }
+  const ExpertGroups& groups = weights.routing.groups;
+  if (groups.count <= 0 || routes % groups.count != 0 || groups.kept <= 0 ||
+      groups.kept > groups.count) {
+    mismatch(
+        op,
+        "the experts do not divide into groups",
+        cat(routes,
+            " experts, ",
+            groups.count,
+            " groups, of which a row uses ",
+            groups.kept),
+        "check n_group and topk_group in config.json");
+  }
+  if (weights.activation == Activation::xielu) {
+    mismatch(
+        op, "experts have no xIELU", "its numbers are an MLP's", kCheckConfig);
+  }
+}
+
+}  // namespace
+
 Tensor moe(
     Backend& backend,
     const Step& step,
@@ -232,9 +275,10 @@ Tensor moe(
   const char* op = "moe";
   check_rows(op, step, x);
   check_options(op, x, weights.up->in(), weights.down->out(), options);
-  check_inner(op, *weights.up, *weights.down, true);
+  check_inner(op, *weights.up, *weights.down, weights.gated);
   int experts = weights.up->count();
-  if (weights.router->in() != x.cols() || weights.router->out() != experts ||
+  int routes = experts + weights.identity_experts;
+  if (weights.router->in() != x.cols() || weights.router->out() != routes ||
       weights.down->count() != experts) {
     mismatch(
         op,
@@ -245,19 +289,15 @@ Tensor moe(
             weights.router->in(),
             "], ",
             experts,
-            " experts up and ",
+            " experts up, ",
             weights.down->count(),
-            " down, input ",
+            " down and ",
+            weights.identity_experts,
+            " that change nothing, input ",
             shape_of(x)),
         "check the number of experts in config.json");
   }
-  if (weights.experts_per_token <= 0 || weights.experts_per_token > experts) {
-    mismatch(
-        op,
-        "a row cannot use so many experts",
-        cat(weights.experts_per_token, " of ", experts),
-        "check num_experts_per_tok in config.json");
-  }
+  check_routing(weights, routes);
   if (const Linear* up = weights.shared.up) {
     const Linear* gate = weights.shared_gate;
     check_inner(op, *up, *weights.shared.down, weights.shared.gated);
@@ -339,6 +379,14 @@ void check_heads(const char* op, const AttentionArgs& args) {
         op,
         "scores with slopes cannot be capped",
         cat("soft cap ", args.softcap),
+        "no published model has both; check config.json");
+  }
+  if (args.head_order == HeadOrder::cycled &&
+      (!args.sinks.empty() || !args.alibi_slopes.empty())) {
+    mismatch(
+        op,
+        "heads in cycles have neither sinks nor slopes",
+        cat(args.num_heads, " heads"),
         "no published model has both; check config.json");
   }
 }

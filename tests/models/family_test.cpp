@@ -228,9 +228,9 @@ TEST(Family, MixturesStandWhereTheConfigPutsThem) {
   const MoeSpec& moe = *spec.blocks[3].moe;
   EXPECT_EQ(moe.experts, 6);
   EXPECT_EQ(moe.experts_per_token, 2);
-  EXPECT_EQ(moe.intermediate_size, 24);
+  EXPECT_EQ(moe.expert.intermediate_size, 24);
   EXPECT_EQ(moe.routing.shares, Shares::renormalized);
-  EXPECT_EQ(moe.shared_intermediate_size, 0);
+  EXPECT_EQ(moe.shared.intermediate_size, 0);
   EXPECT_EQ(spec.head, HeadKind::own);
 
   config = mixture({{"num_local_experts", nullptr}});
@@ -238,8 +238,9 @@ TEST(Family, MixturesStandWhereTheConfigPutsThem) {
       spec_of("qwen3_moe", config).blocks[0].moe->routing.shares,
       Shares::as_scored);
   spec = spec_of("qwen2_moe", config);
-  EXPECT_EQ(spec.blocks[0].moe->shared_intermediate_size, 48);
-  EXPECT_EQ(spec_of("olmoe", config).blocks[0].moe->intermediate_size, 40);
+  EXPECT_EQ(spec.blocks[0].moe->shared.intermediate_size, 48);
+  EXPECT_EQ(
+      spec_of("olmoe", config).blocks[0].moe->expert.intermediate_size, 40);
   spec = spec_of("mixtral", mixture({{"num_experts", nullptr}}));
   EXPECT_EQ(spec.blocks[3].moe->experts, 5);
   EXPECT_EQ(spec.blocks[3].moe->routing.shares, Shares::renormalized);

@@ -57,6 +57,10 @@ std::vector<Variant> variants() {
   add("query_scaling").args.query_scaling = {0.3f, 8, 0};
   add("query_scaling_from_one").args.query_scaling = {0.4f, 4, 1};
   add("gated").args.gated = true;
+  Variant& cycled = add("heads_in_cycles");
+  cycled.args.head_order = HeadOrder::cycled;
+  cycled.args.gated = true;
+  cycled.args.softcap = 2;
   add("sinks").args.sinks = floats(random_values(6));
   add("alibi").args.alibi_slopes = {0.5f, 0.25f, 0.1f, 0.05f, 0.7f, 0.01f};
   Variant& sloped = add("alibi_with_window");
@@ -273,6 +277,9 @@ TEST(AttentionArguments, NameWhatDoesNotFit) {
   EXPECT_EQ(refusal(sloped, 200, false), "accepted");
   sloped.softcap = 2;
   EXPECT_THAT(refusal(sloped, 200, false), HasSubstr("cannot be capped"));
+  sloped.softcap = 0;
+  sloped.head_order = HeadOrder::cycled;
+  EXPECT_THAT(refusal(sloped, 200, false), HasSubstr("heads in cycles"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "core/error.h"
 #include "core/half.h"
 #include "ops/cpu/elementwise.h"
+#include "ops/cpu/kernels/norm_kernels.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -178,6 +179,38 @@ TEST(BufferPool, ReusesAndAligns) {
   EXPECT_EQ(data(context.make(3, 100)), first);
   Tensor kept = context.make(3, 100), other = context.make(3, 100);
   EXPECT_NE(data(kept), data(other));
+}
+
+class XieluTest : public ::testing::TestWithParam<Isa> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Isas,
+    XieluTest,
+    ::testing::ValuesIn(supported_isas()),
+    [](const auto& isa) { return std::string(name_of(isa.param)); });
+
+// Also where e^x - 1 cancels, and where it is nearly -1.
+TEST_P(XieluTest, MatchesTheFormula) {
+  Xielu numbers{.alpha_p = 0.8f, .alpha_n = 1.25f, .beta = 0.5f, .eps = -1e-6f};
+  std::vector<float> x{0, -0.0f};
+  for (float size = 1e-9f; size < 200; size *= 1.37f) {
+    x.push_back(size);
+    x.push_back(-size);
+  }
+  std::vector<float> got(x.size());
+  norm_kernels(GetParam())
+      .xielu(x.data(), numbers, got.data(), int64_t(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) {
+    double v = double(x[i]);
+    double curve = v > 0
+                       ? double(numbers.alpha_p) * v * v
+                       : double(numbers.alpha_n) *
+                             (std::expm1(std::min(v, double(numbers.eps))) - v);
+    double expected = curve + double(numbers.beta) * v;
+    // The two parts cancel in part: the bound is on them.
+    double size = std::abs(curve) + std::abs(double(numbers.beta) * v);
+    ASSERT_NEAR(got[i], expected, 1e-6 * size + 2e-12) << x[i];
+  }
 }
 
 }  // namespace

@@ -235,7 +235,30 @@ TEST_F(OpsTest, ExpertsFitTheirRouterAndEachOther) {
   expect_refused(
       [&] { run(bad); },
       "moe: the router does not fit the experts",
-      "router [4, 8], 3 experts up and 3 down, input [5, 8]");
+      "router [4, 8], 3 experts up, 3 down and 0 that change nothing, input "
+      "[5, 8]");
+  bad.identity_experts = 1;
+  bad.experts_per_token = 5;
+  expect_refused(
+      [&] { run(bad); }, "moe: a row cannot use so many experts", "5 of 4");
+  bad = good;
+  bad.selection_bias = {1, 2};
+  expect_refused(
+      [&] { run(bad); },
+      "moe: the selection bias does not fit the router",
+      "bias [2], router 3");
+  bad = good;
+  bad.routing.groups.count = 2;
+  expect_refused(
+      [&] { run(bad); },
+      "moe: the experts do not divide into groups",
+      "3 experts, 2 groups, of which a row uses 1");
+  bad = good;
+  bad.activation = Activation::xielu;
+  expect_refused(
+      [&] { run(bad); },
+      "moe: experts have no xIELU",
+      "its numbers are an MLP's");
   bad = good;
   bad.experts_per_token = 4;
   expect_refused(
@@ -247,7 +270,10 @@ TEST_F(OpsTest, ExpertsFitTheirRouterAndEachOther) {
       "moe: the shared expert does not fit the input",
       "up [20, 7], down [8, 10], input [5, 8]");
   run(good);
-  EXPECT_EQ(backend_.calls, 1);
+  good.router = &wrong_router;
+  good.identity_experts = 1;
+  run(good);
+  EXPECT_EQ(backend_.calls, 2);
 }
 
 TEST_F(OpsTest, RowsOfTheHead) {

@@ -24,7 +24,8 @@ DecoderSpec ernie4_5_moe_decoder(const Config& published) {
   MoeSpec moe = deepseek_moe(config);
   moe.routing.shares = Shares::renormalized;
   moe.routing.least_sum = config.get_or("moe_norm_min", 1e-12f);
-  moe.selection_bias = SelectionBias::stored;
+  moe.router_bias = RouterBias::selection;
+  moe.shared.bias = block.mlp.bias;
   int layers = int(decoder.blocks.size());
   int first = config.get_or("moe_layer_start_index", 1);
   int last = config.get_or("moe_layer_end_index", layers - 1);

@@ -13,8 +13,9 @@ DecoderSpec granitemoe_decoder(const Config& config) {
   block.moe = MoeSpec{
       .experts = config.get<int>("num_local_experts"),
       .experts_per_token = config.get<int>("num_experts_per_tok"),
-      .intermediate_size = block.mlp.intermediate_size,
-      .activation = block.mlp.activation,
+      .expert =
+          {.intermediate_size = block.mlp.intermediate_size,
+           .activation = block.mlp.activation},
       .routing = {.shares = Shares::renormalized}};
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   scale_as_granite(config, decoder);

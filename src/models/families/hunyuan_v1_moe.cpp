@@ -35,15 +35,15 @@ DecoderSpec hunyuan_v1_moe_decoder(const Config& config) {
       return hunyuan_v1_moe_number(config, key, layer);
     };
     // The reference sizes experts and shared MLP by intermediate_size.
-    int size = config.get<int>("intermediate_size");
+    MlpSpec expert{
+        .intermediate_size = block.mlp.intermediate_size,
+        .activation = block.mlp.activation};
     decoder.blocks[layer].moe = MoeSpec{
         .experts = number("num_experts"),
         .experts_per_token = number("moe_topk"),
-        .intermediate_size = size,
-        .activation = block.mlp.activation,
+        .expert = expert,
         .routing = {.shares = Shares::renormalized},
-        .shared_intermediate_size = size,
-        .shared_gate = SharedGate::none};
+        .shared = expert};
   }
   return decoder;
 }

@@ -18,11 +18,12 @@ DecoderSpec minimax_m2_decoder(const Config& config) {
   block.moe = MoeSpec{
       .experts = config.get<int>("num_local_experts"),
       .experts_per_token = config.get<int>("num_experts_per_tok"),
-      .intermediate_size = block.mlp.intermediate_size,
-      .activation = block.mlp.activation,
+      .expert =
+          {.intermediate_size = block.mlp.intermediate_size,
+           .activation = block.mlp.activation},
       .routing =
           {.scores = RouterScores::sigmoid, .shares = Shares::renormalized},
-      .selection_bias = SelectionBias::stored};
+      .router_bias = RouterBias::selection};
   return uniform_decoder(config, block, HeadKind::own);
 }
 

@@ -15,8 +15,9 @@ DecoderSpec phimoe_decoder(const Config& config) {
   block.moe = MoeSpec{
       .experts = config.get<int>("num_local_experts"),
       .experts_per_token = config.get_or("num_experts_per_tok", 2),
-      .intermediate_size = block.mlp.intermediate_size,
-      .activation = block.mlp.activation,
+      .expert =
+          {.intermediate_size = block.mlp.intermediate_size,
+           .activation = block.mlp.activation},
       .routing = {
           .scores = RouterScores::sparse_mixer,
           .tolerance = config.get_or("router_jitter_noise", 0.01f)}};

@@ -13,8 +13,10 @@ DecoderSpec qwen2_moe_decoder(const Config& config) {
                                                          : AttentionBias::none;
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   MoeSpec moe = softmax_moe(config, "moe_intermediate_size");
-  moe.shared_intermediate_size =
+  moe.shared = moe.expert;
+  moe.shared.intermediate_size =
       config.get<int>("shared_expert_intermediate_size");
+  moe.shared_gate = SharedGate::sigmoid;
   mix_layers(config, decoder, moe);
   // Every second layer below max_window_layers, from the first on: the rule of
   // transformers' config class, which differs from Qwen 2's.

@@ -129,7 +129,7 @@ void AttentionCall::add_slopes(
     const AttendTask& task,
     int64_t start) const {
   for (int i = 0; i < task.count * group_; ++i) {
-    int head = task.kv_head * group_ + i % group_;
+    int head = query_head(task.kv_head, i % group_);
     float slope = args_.alibi_slopes[size_t(head)] * kLog2e;
     int64_t position = task.segment->position + task.row + i / group_;
     float* scores = scratch.scores + i * kKvBlockSize;
@@ -191,7 +191,7 @@ void AttentionCall::attend(
     states = partial_states_ + partial;
   }
   for (int i = 0; i < task.count * group_; ++i) {
-    int head = task.kv_head * group_ + i % group_;
+    int head = query_head(task.kv_head, i % group_);
     // A prompt row starts with its sink; a generated one adds it at the end.
     states[i] = prompt && !args_.sinks.empty()
                     ? SoftmaxState{args_.sinks[size_t(head)] * kLog2e, 1}
@@ -218,7 +218,7 @@ void AttentionCall::finish_prompt(
     const AttentionScratch& scratch, const AttendTask& task) const {
   int step_row = task.segment->first_row + task.row;
   for (int i = 0; i < task.count * group_; ++i) {
-    int head = task.kv_head * group_ + i % group_;
+    int head = query_head(task.kv_head, i % group_);
     int64_t row = step_row + i / group_;
     float* to = out_ + (row * args_.num_heads + head) * args_.head_dim;
     kernels_.scale(
@@ -236,7 +236,7 @@ void AttentionCall::finish_prompt(
 void AttentionCall::finish_generated(const AttendTask& task) const {
   int step_row = task.segment->first_row + task.row;
   for (int i = 0; i < group_; ++i) {
-    int head = task.kv_head * group_ + i;
+    int head = query_head(task.kv_head, i);
     float* to =
         out_ + (int64_t(step_row) * args_.num_heads + head) * args_.head_dim;
     auto at = [&](int range) {

@@ -156,6 +156,12 @@ class AttentionCall {
     return (size_t(kv_head) * size_t(step_.num_rows()) + size_t(row)) *
            size_t(group_) * size_t(q_pitch_);
   }
+  // The query head that is the i-th of a key head's.
+  int query_head(int kv_head, int i) const {
+    return args_.head_order == HeadOrder::cycled
+               ? kv_head + i * args_.num_kv_heads
+               : kv_head * group_ + i;
+  }
   bool dots(const Segment& segment) const {
     return dots_ && segment.prompt;
   }

@@ -106,13 +106,15 @@ void AttentionCall::store_queries(
     const AttentionScratch& scratch, int step_row, float factor, bool prompt) {
   int head_dim = args_.head_dim;
   // The heads of a group lie side by side, except those of odd size, which are
-  // padded.
-  int run = head_dim % 2 == 0 ? group_ : 1;
+  // padded, and those that the projection does not have in that order.
+  bool in_order = args_.head_order == HeadOrder::grouped;
+  int run = head_dim % 2 == 0 && in_order ? group_ : 1;
   int count = run * head_dim;
-  for (int head = 0; head < args_.num_heads; head += run) {
-    size_t at = query_index(head / group_, step_row) +
-                size_t(head % group_) * size_t(q_pitch_);
-    const float* from = scratch.row + head * head_dim;
+  for (int i = 0; i < args_.num_heads; i += run) {
+    size_t at = query_index(i / group_, step_row) +
+                size_t(i % group_) * size_t(q_pitch_);
+    const float* from =
+        scratch.row + query_head(i / group_, i % group_) * head_dim;
     if (dots_ && prompt) {
       kernels_.narrow(from, factor, DType::bf16, queries_bf16_ + at, count);
       if (head_dim < q_pitch_) {

@@ -1,5 +1,7 @@
 #include "ops/cpu/linear_stage.h"
 
+#include "ops/cpu/kernels/norm_kernels.h"
+
 #include <algorithm>
 
 namespace mlxcel::cpu {
@@ -161,14 +163,8 @@ GateUpStage::GateUpStage(
     const Product& product,
     float* h,
     int64_t inner,
-    Activation activation,
-    bool gated)
-    : context_(context),
-      product_(product),
-      h_(h),
-      inner_(inner),
-      activation_(activation),
-      gated_(gated) {
+    const MlpForm& form)
+    : context_(context), product_(product), h_(h), inner_(inner), form_(form) {
   const RowPlan& plan = product.plan();
   const Kernels& kernels = product.linear().kernels();
   int threads = context.pool.size();
@@ -185,7 +181,7 @@ GateUpStage::GateUpStage(
   if (plan.prompt_rows > 0) {
     std::vector<Product::Panel> panels;
     cut_panels(product.linear(), inner, &panels);
-    if (!gated) {
+    if (!form_.gated) {
       for (const Product::Panel& panel : panels) {
         pairs_.push_back({panel, panel});
       }
@@ -224,9 +220,26 @@ GateUpStage::GateUpStage(
       std::make_unique<Scratch>(context, thread_bytes_ * size_t(threads));
 }
 
+void GateUpStage::activate(
+    float* gate, float* up, float* h, int64_t count) const {
+  if (form_.activation == Activation::xielu) {
+    norm_kernels(context_.isa).xielu(gate, form_.xielu, h, count);
+    return;
+  }
+  if (form_.gated && form_.clamp.limit > 0) {
+    // g sigmoid(a g) (u + 1) = silu(a g) (u + 1) / a
+    float limit = form_.clamp.limit, alpha = form_.clamp.alpha;
+    for (int64_t i = 0; i < count; ++i) {
+      gate[i] = alpha * std::min(gate[i], limit);
+      up[i] = (std::clamp(up[i], -limit, limit) + 1) / alpha;
+    }
+  }
+  product_.linear().kernels().activate(
+      form_.activation, gate, form_.gated ? up : nullptr, h, count);
+}
+
 void GateUpStage::run_decode(int thread) {
   const RowPlan& plan = product_.plan();
-  const Kernels& kernels = product_.linear().kernels();
   auto [begin, end] = split_range(inner_, thread, context_.pool.size(), 16);
   int64_t count = end - begin;
   if (count <= 0) {
@@ -236,14 +249,13 @@ void GateUpStage::run_decode(int thread) {
       scratch_->data() + size_t(thread) * thread_bytes_);
   float* up = gate + int64_t(plan.decode_rows) * count;
   product_.decode(thread, begin, end, gate, count);
-  if (gated_) {
+  if (form_.gated) {
     product_.decode(thread, inner_ + begin, inner_ + end, up, count);
   }
   for (int r = 0; r < plan.decode_rows; ++r) {
-    kernels.activate(
-        activation_,
+    activate(
         gate + r * count,
-        gated_ ? up + r * count : nullptr,
+        up + r * count,
         h_ + (plan.prompt_rows + r) * inner_ + begin,
         count);
   }
@@ -268,7 +280,7 @@ void GateUpStage::run_prefill(int thread) {
     for (int64_t k0 = 0; k0 < in; k0 += columns) {
       int64_t k1 = std::min(k0 + columns, in);
       product_.panel_pack(pair.gate, k0, k1, gate_panel);
-      if (gated_) {
+      if (form_.gated) {
         product_.panel_pack(pair.up, k0, k1, up_panel);
       }
       for (int t = int(tile_begin); t < int(tile_end); ++t) {
@@ -278,7 +290,7 @@ void GateUpStage::run_prefill(int thread) {
         float* up = gate + width;
         product_.panel_multiply(
             pair.gate, gate_panel, k0, k1, t, gate, 2 * width, spare);
-        if (gated_) {
+        if (form_.gated) {
           product_.panel_multiply(
               pair.up, up_panel, k0, k1, t, up, 2 * width, spare);
         }
@@ -286,10 +298,9 @@ void GateUpStage::run_prefill(int thread) {
           continue;
         }
         for (int i = 0; i < rows; ++i) {
-          kernels.activate(
-              activation_,
+          activate(
               gate + i * 2 * width,
-              gated_ ? up + i * 2 * width : nullptr,
+              up + i * 2 * width,
               h_ + (row + i) * inner_ + pair.gate.begin,
               count);
         }

@@ -36,6 +36,14 @@ class LinearStage {
   std::unique_ptr<Scratch> scratch_;
 };
 
+// What an MLP does between its two products.
+struct MlpForm {
+  Activation activation = Activation::silu;
+  bool gated = true;
+  SwigluClamp clamp;
+  Xielu xielu;
+};
+
 // h = act(gate) * up, or act(up) when not gated, for the product of the
 // stacked [gate, up] linear.
 class GateUpStage {
@@ -45,8 +53,7 @@ class GateUpStage {
       const Product& product,
       float* h,
       int64_t inner,
-      Activation activation,
-      bool gated);
+      const MlpForm& form);
   void run(int thread);
 
  private:
@@ -55,13 +62,14 @@ class GateUpStage {
   };
   void run_decode(int thread);
   void run_prefill(int thread);
+  // Changes gate and up.
+  void activate(float* gate, float* up, float* h, int64_t count) const;
 
   Context& context_;
   const Product& product_;
   float* h_;
   int64_t inner_;
-  Activation activation_;
-  bool gated_;
+  MlpForm form_;
   std::vector<Pair> pairs_;
   int tile_groups_ = 1;
   std::atomic<int> next_task_{0};

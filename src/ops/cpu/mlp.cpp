@@ -23,8 +23,10 @@ Tensor mlp(
       up_product,
       data(h),
       down.in(),
-      weights.activation,
-      weights.gated);
+      {.activation = weights.activation,
+       .gated = weights.gated,
+       .clamp = weights.clamp,
+       .xielu = weights.xielu});
 
   Product down_product(context, down, plan, active_terms(step, down.terms()));
   down_product.set_input(

@@ -133,6 +133,14 @@ mx::array attend(
       {group.batch * group.rows, args.num_heads * v.shape(3)});
 }
 
+// [rows, outer * inner, dim] with head (o, i) in the place of (i, o).
+mx::array swap_heads(const mx::array& x, int outer, int inner) {
+  int rows = x.shape(0), dim = x.shape(2);
+  return mx::reshape(
+      mx::transpose(mx::reshape(x, {rows, outer, inner, dim}), {0, 2, 1, 3}),
+      {rows, outer * inner, dim});
+}
+
 // Queries or keys: columns of the projection, normalized and turned.
 mx::array prepared(
     const Plan& plan,
@@ -213,12 +221,22 @@ mx::array attention(
         mx::multiply(q, plan.query_factors(args.query_scaling)), q.dtype());
   }
 
+  bool cycled = args.head_order == HeadOrder::cycled;
+  int group = args.num_heads / args.num_kv_heads;
+  if (cycled) {
+    q = swap_heads(q, group, args.num_kv_heads);
+  }
   std::vector<mx::array> outputs;
   for (const AttentionGroup& group : plan.groups(args.window)) {
     outputs.push_back(attend(context, q, args, group, cache, layer));
   }
   mx::array out =
       outputs.size() == 1 ? outputs.front() : mx::concatenate(outputs, 0);
+  if (cycled) {
+    mx::array heads = mx::reshape(out, {out.shape(0), args.num_heads, dim});
+    out = mx::reshape(
+        swap_heads(heads, args.num_kv_heads, group), {out.shape(0), q_cols});
+  }
   if (args.gated) {
     mx::array gate = mx::slice(
         qkv, {0, qkv.shape(1) - q_cols}, {qkv.shape(0), qkv.shape(1)});

@@ -246,8 +246,12 @@ class GraphBackend : public Backend {
   mx::array dense_mlp(
       const Step& step, const mx::array& x, const MlpWeights& weights) {
     mx::array y = multiply(step, x, *weights.up);
-    y = weights.gated ? gated(weights.activation, y)
-                      : activate(weights.activation, y);
+    if (weights.activation == Activation::xielu) {
+      y = xielu(weights.xielu, y);
+    } else {
+      y = weights.gated ? gated(weights.activation, weights.clamp, y)
+                        : activate(weights.activation, y);
+    }
     return multiply(step, apply_norm(weights.inner_norm, y), *weights.down);
   }
 

@@ -340,6 +340,21 @@ GraphExperts::GraphExperts(Context& context, const ExpertWeights& weights)
   for (size_t i = 0; i < weights.experts.front().parts.size(); ++i) {
     parts_.emplace_back(context, stack_of(weights, i));
   }
+  if (!weights.experts.front().biases.empty()) {
+    std::vector<float> bias(size_t(count()) * size_t(out()));
+    float* at = bias.data();
+    for (const LinearWeights& expert : weights.experts) {
+      for (size_t i = 0; i < expert.parts.size(); ++i) {
+        if (expert.biases[i]) {
+          read_as_f32(*expert.biases[i], at);
+        }
+        at += expert.parts[i].out;
+      }
+    }
+    bias_ =
+        context.to_compute(mx::array(bias.data(), {count(), int_of(out())}));
+    bias_->eval();
+  }
 }
 
 mx::array GraphExperts::apply(
@@ -351,8 +366,9 @@ mx::array GraphExperts::apply(
   for (const DeviceMatrix& part : parts_) {
     pieces.push_back(part.multiply_blocks(context, x, count(), ids, sorted));
   }
-  return pieces.size() == 1 ? pieces.front()
-                            : mx::concatenate(std::move(pieces), 1);
+  mx::array y = pieces.size() == 1 ? pieces.front()
+                                   : mx::concatenate(std::move(pieces), 1);
+  return bias_ ? mx::add(y, mx::take(*bias_, ids, 0)) : y;
 }
 
 GraphEmbedding::GraphEmbedding(
@@ -404,14 +420,36 @@ mx::array activate(Activation activation, const mx::array& x) {
       return mx::maximum(x, mx::array(0.0f, x.dtype()));
     case Activation::relu_squared:
       return mx::square(mx::maximum(x, mx::array(0.0f, x.dtype())));
+    case Activation::xielu:
+      break;  // xielu()
   }
   throw Error(cat("graph backend: unknown activation ", int(activation)));
 }
 
-mx::array gated(Activation activation, const mx::array& x) {
+mx::array xielu(const Xielu& numbers, const mx::array& x) {
+  auto number = [&](float value) { return mx::array(value, x.dtype()); };
+  mx::array above = mx::multiply(number(numbers.alpha_p), mx::square(x));
+  mx::array curve =
+      mx::subtract(mx::expm1(mx::minimum(x, number(numbers.eps))), x);
+  mx::array below = mx::multiply(number(numbers.alpha_n), curve);
+  return mx::add(
+      mx::where(mx::greater(x, number(0)), above, below),
+      mx::multiply(number(numbers.beta), x));
+}
+
+mx::array gated(
+    Activation activation, const SwigluClamp& clamp, const mx::array& x) {
   int rows = x.shape(0), inner = x.shape(1) / 2;
   mx::array gate = mx::slice(x, {0, 0}, {rows, inner});
   mx::array up = mx::slice(x, {0, inner}, {rows, 2 * inner});
+  if (clamp.limit > 0) {
+    mx::array limit(clamp.limit, x.dtype()), alpha(clamp.alpha, x.dtype());
+    gate = mx::minimum(gate, limit);
+    up = mx::clip(up, mx::negative(limit), limit);
+    return mx::multiply(
+        mx::multiply(gate, mx::sigmoid(mx::multiply(alpha, gate))),
+        mx::add(up, mx::array(1.0f, x.dtype())));
+  }
   return mx::multiply(activate(activation, gate), up);
 }
 

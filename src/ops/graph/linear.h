@@ -77,8 +77,8 @@ class GraphLinear : public Linear {
 class GraphExperts : public Experts {
  public:
   GraphExperts(Context& context, const ExpertWeights& weights);
-  // Row i of x [rows, in] times the matrices of expert ids[i]; `sorted`: the
-  // ids ascend.
+  // Row i of x [rows, in] times the matrices of expert ids[i], with their bias;
+  // `sorted`: the ids ascend.
   mx::array apply(
       const Context& context,
       const mx::array& x,
@@ -87,6 +87,7 @@ class GraphExperts : public Experts {
 
  private:
   std::vector<DeviceMatrix> parts_;  // [experts * out, in] each
+  std::optional<mx::array> bias_;    // [experts, out]
 };
 
 class GraphEmbedding : public Embedding {
@@ -102,6 +103,8 @@ class GraphEmbedding : public Embedding {
 
 mx::array activate(Activation activation, const mx::array& x);
 // act(gate) * up of rows [gate, up].
-mx::array gated(Activation activation, const mx::array& x);
+mx::array gated(
+    Activation activation, const SwigluClamp& clamp, const mx::array& x);
+mx::array xielu(const Xielu& numbers, const mx::array& x);
 
 }  // namespace mlxcel::graph

@@ -14,17 +14,17 @@ constexpr int kSortedProducts = 64;
 
 // Experts outside the best groups can no longer be chosen.
 mx::array keep_groups(const mx::array& keys, const Routing& routing) {
-  int rows = keys.shape(0), groups = routing.groups;
+  int rows = keys.shape(0), groups = routing.groups.count;
   int size = keys.shape(1) / groups;
   mx::array grouped = mx::reshape(keys, {rows, groups, size});
   int counted =
-      routing.group_score == GroupScore::best_two ? std::min(2, size) : 1;
+      routing.groups.score == GroupScore::best_two ? std::min(2, size) : 1;
   mx::array ranked = mx::sort(mx::negative(grouped), 2);
   mx::array score =
       mx::sum(mx::slice(ranked, {0, 0, 0}, {rows, groups, counted}), 2);
   // A group's rank is its place in the order of scores, best first.
   mx::array rank = mx::argsort(mx::argsort(score, 1), 1);
-  mx::array kept = mx::less(rank, mx::array(uint32_t(routing.groups_kept)));
+  mx::array kept = mx::less(rank, mx::array(uint32_t(routing.groups.kept)));
   return mx::reshape(
       mx::where(
           mx::expand_dims(kept, 2),
@@ -75,7 +75,7 @@ Choice choose(const mx::array& raw, const MoeWeights& weights) {
               weights.selection_bias.data(),
               {int(weights.selection_bias.size())}));
     }
-    if (routing.groups_kept < routing.groups) {
+    if (routing.groups.kept < routing.groups.count) {
       keys = keep_groups(keys, routing);
     }
     mx::array order = mx::argpartition(mx::negative(keys), best - 1, 1);
@@ -103,29 +103,55 @@ mx::array mixture(
   int rows = x.shape(0), hidden = x.shape(1), best = weights.experts_per_token;
   auto [experts, shares] = choose(logits, weights);
 
+  mx::array ids = mx::astype(experts, mx::uint32);
+  std::optional<mx::array> own_share, taken;
+  if (weights.identity_experts > 0) {
+    // They take no part in the products: their shares are x's.
+    mx::array real = mx::less(ids, mx::array(uint32_t(weights.up->count())));
+    mx::array zero(0.0f);
+    own_share = mx::sum(mx::where(real, zero, shares), 1, true);
+    shares = mx::where(real, shares, zero);
+    ids = mx::where(real, ids, mx::array(uint32_t(0)));
+    taken = mx::reshape(real, {rows * best, 1});
+  }
+
   // One row a product: `source` is its row of x, `ids` its expert.
-  mx::array ids = mx::astype(mx::flatten(experts), mx::uint32);
+  ids = mx::flatten(ids);
   bool sorted = rows * best >= kSortedProducts;
   mx::array source = mx::floor_divide(
       mx::arange(rows * best, mx::int32), mx::array(best, mx::int32));
+  mx::array factors = context.to_compute(mx::reshape(shares, {rows * best, 1}));
+  bool on_input = weights.routing.target == RouterTarget::input;
   std::optional<mx::array> back;
+  mx::array input_factors = factors;
   if (sorted) {
     mx::array by_expert = mx::argsort(ids);
     back = mx::argsort(by_expert);
     ids = mx::take(ids, by_expert);
     source = mx::take(source, by_expert);
+    input_factors = mx::take(factors, by_expert, 0);
   }
   const auto& up = static_cast<const GraphExperts&>(*weights.up);
   const auto& down = static_cast<const GraphExperts&>(*weights.down);
-  mx::array y = up.apply(context, mx::take(x, source, 0), ids, sorted);
-  y = down.apply(context, gated(weights.activation, y), ids, sorted);
+  mx::array read = mx::take(x, source, 0);
+  if (on_input) {
+    read = mx::multiply(read, input_factors);
+  }
+  mx::array y = up.apply(context, read, ids, sorted);
+  y = weights.gated ? gated(weights.activation, weights.clamp, y)
+                    : activate(weights.activation, y);
+  y = down.apply(context, y, ids, sorted);
   if (back) {
     y = mx::take(y, *back, 0);
   }
-  y = mx::multiply(
-      mx::reshape(y, {rows, best, hidden}),
-      mx::expand_dims(context.to_compute(shares), 2));
-  return mx::sum(y, 1);
+  if (!on_input) {
+    y = mx::multiply(y, factors);
+  } else if (taken) {
+    y = mx::where(*taken, y, mx::array(0.0f, y.dtype()));
+  }
+  y = mx::sum(mx::reshape(y, {rows, best, hidden}), 1);
+  return own_share ? mx::add(y, mx::multiply(x, context.to_compute(*own_share)))
+                   : y;
 }
 
 }  // namespace mlxcel::graph

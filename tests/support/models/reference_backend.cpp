@@ -82,8 +82,17 @@ double activate(Activation activation, double x) {
       return std::max(x, 0.0);
     case Activation::relu_squared:
       return std::pow(std::max(x, 0.0), 2);
+    case Activation::xielu:
+      break;  // xielu()
   }
   return 0;
+}
+
+double xielu(const Xielu& numbers, double x) {
+  double curve = x > 0 ? double(numbers.alpha_p) * x * x
+                       : double(numbers.alpha_n) *
+                             (std::expm1(std::min(x, double(numbers.eps))) - x);
+  return curve + double(numbers.beta) * x;
 }
 
 double cap(double x, double limit) {
@@ -291,7 +300,18 @@ class ReferenceBackend : public Backend {
 
   static void apply_activation(Row& row, const MlpWeights& weights) {
     size_t width = weights.gated ? row.size() / 2 : row.size();
+    double limit = double(weights.clamp.limit);
     for (size_t i = 0; i < width; ++i) {
+      if (weights.activation == Activation::xielu) {
+        row[i] = xielu(weights.xielu, row[i]);
+        continue;
+      }
+      if (weights.gated && limit > 0) {
+        double g = std::min(row[i], limit);
+        double u = std::clamp(row[i + width], -limit, limit);
+        row[i] = g / (1 + std::exp(-double(weights.clamp.alpha) * g)) * (u + 1);
+        continue;
+      }
       double gate = activate(weights.activation, row[i]);
       row[i] = weights.gated ? gate * row[i + width] : gate;
     }
@@ -309,11 +329,11 @@ class ReferenceBackend : public Backend {
   }
 
   static Row multiply(const Row& x, const Experts& experts, size_t expert) {
+    const ReferenceLinear& own =
+        *static_cast<const ReferenceExperts&>(experts).experts[expert];
     Row out;
-    for (const Row& weights : static_cast<const ReferenceExperts&>(experts)
-                                  .experts[expert]
-                                  ->matrix) {
-      out.push_back(dot(weights, x));
+    for (size_t o = 0; o < own.matrix.size(); ++o) {
+      out.push_back(own.bias[o] + dot(own.matrix[o], x));
     }
     return out;
   }
@@ -365,16 +385,16 @@ class ReferenceBackend : public Backend {
         }
       }
       // Closes the worst group until only those that are kept are left.
-      size_t size = count / size_t(routing.groups);
-      for (int closed = routing.groups_kept; closed < routing.groups;
-           ++closed) {
+      const ExpertGroups& groups = routing.groups;
+      size_t size = count / size_t(groups.count);
+      for (int closed = groups.kept; closed < groups.count; ++closed) {
         size_t worst = count;
         double least = INFINITY;
         for (size_t g = 0; g < count; g += size) {
           Row group(
               keys.begin() + ptrdiff_t(g), keys.begin() + ptrdiff_t(g + size));
           std::sort(group.rbegin(), group.rend());
-          bool two = routing.group_score == GroupScore::best_two && size > 1;
+          bool two = groups.score == GroupScore::best_two && size > 1;
           double score = group[0] + (two ? group[1] : 0);
           if (open[g] && score < least) {
             least = score;
@@ -404,12 +424,24 @@ class ReferenceBackend : public Backend {
 
   static void add_experts(
       const Row& x, const Row& logits, const MoeWeights& weights, Row& out) {
+    bool on_input = weights.routing.target == RouterTarget::input;
     for (const auto& [e, share] : choose(logits, weights)) {
-      Row inner = multiply(x, *weights.up, e);
-      apply_activation(inner, {.activation = weights.activation});
-      Row result = multiply(inner, *weights.down, e);
+      bool identity = e >= size_t(weights.up->count());
+      Row result = x;
+      if (!identity) {
+        for (double& value : result) {
+          value *= on_input ? share : 1;
+        }
+        result = multiply(result, *weights.up, e);
+        apply_activation(
+            result,
+            {.activation = weights.activation,
+             .gated = weights.gated,
+             .clamp = weights.clamp});
+        result = multiply(result, *weights.down, e);
+      }
       for (size_t i = 0; i < out.size(); ++i) {
-        out[i] += share * result[i];
+        out[i] += (on_input && !identity ? 1 : share) * result[i];
       }
     }
   }
@@ -531,7 +563,10 @@ class ReferenceBackend : public Backend {
     size_t dim = size_t(args.head_dim);
     for (int head = 0; head < args.num_heads; ++head) {
       size_t q_at = size_t(head) * dim;
-      size_t kv_at = size_t(head / (args.num_heads / args.num_kv_heads)) * dim;
+      int kv_head = args.head_order == HeadOrder::cycled
+                        ? head % args.num_kv_heads
+                        : head / (args.num_heads / args.num_kv_heads);
+      size_t kv_at = size_t(kv_head) * dim;
       Row scores;
       for (int64_t other = first; other <= position; ++other) {
         const Row& k = entries[place(segment, other)].k;

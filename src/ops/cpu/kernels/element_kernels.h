@@ -62,6 +62,8 @@ inline F activated(F x) {
       F positive = f_max(x, f_zero());
       return f_mul(positive, positive);
     }
+    case Activation::xielu:
+      break;  // NormKernels::xielu
   }
   return x;
 }
@@ -101,6 +103,8 @@ void activate(
       return activate_with<Activation::relu>(gate, up, out, count);
     case Activation::relu_squared:
       return activate_with<Activation::relu_squared>(gate, up, out, count);
+    case Activation::xielu:
+      break;  // NormKernels::xielu
   }
 }
 

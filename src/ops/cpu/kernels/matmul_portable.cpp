@@ -164,6 +164,8 @@ float activate_one(Activation activation, float x) {
       return x > 0 ? x : 0;
     case Activation::relu_squared:
       return x > 0 ? x * x : 0;
+    case Activation::xielu:
+      break;  // NormKernels::xielu
   }
   return x;
 }

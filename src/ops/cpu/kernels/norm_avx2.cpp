@@ -4,6 +4,6 @@
 
 namespace mlxcel::cpu {
 
-const NormKernels kNormAvx2 = {sum, sum_of_squares, scale, add};
+const NormKernels kNormAvx2 = {sum, sum_of_squares, scale, add, xielu};
 
 }  // namespace mlxcel::cpu

@@ -4,6 +4,6 @@
 
 namespace mlxcel::cpu {
 
-const NormKernels kNormAvx512 = {sum, sum_of_squares, scale, add};
+const NormKernels kNormAvx512 = {sum, sum_of_squares, scale, add, xielu};
 
 }  // namespace mlxcel::cpu

@@ -1,8 +1,10 @@
-// Row kernels of the norms and of element-wise sums, one set an instruction
-// set. Each set adds in an order of its own that depends on the size alone.
+// Row kernels of the norms, of element-wise sums and of xIELU, one set an
+// instruction set. Each set adds in an order of its own that depends on the
+// size alone.
 #pragma once
 
 #include "core/cpu_features.h"
+#include "ops/backend.h"
 
 #include <cstdint>
 
@@ -22,6 +24,7 @@ struct NormKernels {
       int64_t n);
   void (*add)(
       const float* x, const float* y, float scale, float* out, int64_t n);
+  void (*xielu)(const float* x, const Xielu& numbers, float* out, int64_t n);
 };
 
 const NormKernels& norm_kernels(Isa isa);

@@ -1,5 +1,8 @@
 #include "ops/cpu/kernels/norm_kernels.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace mlxcel::cpu {
 
 namespace {
@@ -55,8 +58,18 @@ void add(const float* x, const float* y, float factor, float* out, int64_t n) {
   }
 }
 
+void xielu(const float* x, const Xielu& numbers, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    float v = x[i];
+    float curve =
+        v > 0 ? numbers.alpha_p * v * v
+              : numbers.alpha_n * (std::expm1(std::min(v, numbers.eps)) - v);
+    out[i] = curve + numbers.beta * v;
+  }
+}
+
 }  // namespace
 
-const NormKernels kNormPortable = {sum, sum_of_squares, scale, add};
+const NormKernels kNormPortable = {sum, sum_of_squares, scale, add, xielu};
 
 }  // namespace mlxcel::cpu

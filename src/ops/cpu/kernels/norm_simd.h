@@ -93,5 +93,58 @@ void add(const float* x, const float* y, float factor, float* out, int64_t n) {
   }
 }
 
+// e^x - 1 for x <= 0: x = n ln 2 + r, |r| <= ln 2 / 2, and the series of
+// e^r - 1 to r^7 (below 2^-24 of r), so that small x lose no digits.
+inline Vector::F expm1_below_zero(Vector::F x) {
+  constexpr float kLog2e = 1.44269504f;
+  x = Vector::max(x, Vector::set(-87));
+  Vector::F n = Vector::round(Vector::mul(x, Vector::set(kLog2e)));
+  // ln 2 in two parts, the first exact in products with n
+  Vector::F r = Vector::fma(n, Vector::set(-0.693359375f), x);
+  r = Vector::fma(n, Vector::set(2.12194440e-4f), r);
+  Vector::F p = Vector::set(1 / 5040.0f);
+  for (float factor :
+       {1 / 720.0f, 1 / 120.0f, 1 / 24.0f, 1 / 6.0f, 1 / 2.0f, 1.0f}) {
+    p = Vector::fma(p, r, Vector::set(factor));
+  }
+  // 2^n (e^r - 1) + (2^n - 1)
+  Vector::F power = Vector::times_power_of_2(Vector::set(1), n);
+  return Vector::fma(
+      Vector::mul(p, r), power, Vector::sub(power, Vector::set(1)));
+}
+
+inline Vector::F xielu_of(Vector::F x, const Xielu& numbers) {
+  Vector::F zero = Vector::zero();
+  Vector::F above = Vector::max(x, zero);
+  Vector::F below = Vector::sub(x, above);
+  // min(x, eps) as -max(-x, -eps)
+  Vector::F bounded = Vector::sub(
+      zero, Vector::max(Vector::sub(zero, x), Vector::set(-numbers.eps)));
+  Vector::F negative = Vector::mul(
+      Vector::set(numbers.alpha_n),
+      Vector::sub(expm1_below_zero(bounded), below));
+  Vector::F positive =
+      Vector::mul(Vector::set(numbers.alpha_p), Vector::mul(above, above));
+  Vector::F line = Vector::mul(Vector::set(numbers.beta), x);
+  return Vector::add(Vector::where_positive(x, positive, negative), line);
+}
+
+void xielu(const float* x, const Xielu& numbers, float* out, int64_t n) {
+  int64_t i = 0;
+  for (; i + Vector::kWidth <= n; i += Vector::kWidth) {
+    Vector::store(out + i, xielu_of(Vector::load(x + i), numbers));
+  }
+  if (i < n) {
+    float rest[Vector::kWidth] = {};
+    for (int64_t j = i; j < n; ++j) {
+      rest[j - i] = x[j];
+    }
+    Vector::store(rest, xielu_of(Vector::load(rest), numbers));
+    for (int64_t j = i; j < n; ++j) {
+      out[j] = rest[j - i];
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mlxcel::cpu

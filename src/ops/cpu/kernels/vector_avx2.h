@@ -64,6 +64,11 @@ struct Vector {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(abs(x), bound, _CMP_LT_OQ));
   }
 
+  // a where x > 0, else b
+  static F where_positive(F x, F a, F b) {
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, zero(), _CMP_GT_OQ));
+  }
+
   // Lanes [begin, end) of the vector that starts at lane `first`.
   using Mask = __m256;
   static Mask lanes(int first, int begin, int end) {

@@ -66,6 +66,12 @@ struct Vector {
         _mm512_cmp_ps_mask(_mm512_abs_ps(x), bound, _CMP_LT_OQ), b, a);
   }
 
+  // a where x > 0, else b
+  static F where_positive(F x, F a, F b) {
+    return _mm512_mask_blend_ps(
+        _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ), b, a);
+  }
+
   // Lanes [begin, end) of the vector that starts at lane `first`.
   using Mask = __mmask16;
   static Mask lanes(int first, int begin, int end) {
