@@ -23,6 +23,20 @@ int tile_group_count(int panels, int tiles, int tile_rows, int threads) {
   return threads == 1 ? 1 : std::clamp(wanted, 1, possible);
 }
 
+// Brings the lines of a block of rows in while the products before their use
+// are computed: 64 columns of each of many rows are no pattern that hardware
+// foresees.
+void fetch_rows(
+    const float* block, int64_t stride, int rows, int64_t columns, bool write) {
+  constexpr int64_t kLine = 64 / int64_t(sizeof(float));
+  for (int i = 0; i < rows; ++i) {
+    const float* row = block + i * stride;
+    for (int64_t c = 0; c < columns; c += kLine) {
+      write ? __builtin_prefetch(row + c, 1) : __builtin_prefetch(row + c, 0);
+    }
+  }
+}
+
 // Output ranges within one part each, at most panel_rows long. Borders also lie
 // at `also` when it is inside a part.
 void cut_panels(
@@ -78,6 +92,7 @@ void LinearStage::finish(int row, int rows, int64_t begin, int64_t end) const {
   }
   int64_t out = product_.linear().out();
   float scale = options_.output_scale;
+  const NormKernels& kernels = norm_kernels(context_.isa);
   for (int i = row; i < row + rows; ++i) {
     float* y = y_ + i * out;
     if (residual_ == nullptr) {
@@ -87,9 +102,7 @@ void LinearStage::finish(int row, int rows, int64_t begin, int64_t end) const {
       continue;
     }
     const float* residual = residual_ + i * out;
-    for (int64_t o = begin; o < end; ++o) {
-      y[o] = residual[o] + scale * y[o];
-    }
+    kernels.add(residual + begin, y + begin, scale, y + begin, end - begin);
   }
 }
 
@@ -102,9 +115,12 @@ void LinearStage::norm_rows(int thread) const {
     float* y = y_ + row * out;
     norm->apply(y, y);
     float scale = options_.output_scale;
+    if (residual_ != nullptr) {
+      norm_kernels(context_.isa).add(residual_ + row * out, y, scale, y, out);
+      continue;
+    }
     for (int64_t o = 0; o < out; ++o) {
-      float value = scale * y[o];
-      y[o] = residual_ != nullptr ? residual_[row * out + o] + value : value;
+      y[o] *= scale;
     }
   }
 }
@@ -124,8 +140,17 @@ void LinearStage::run_prefill(int thread) {
       product_.panel_pack(p, k0, k1, panel);
       for (int t = int(tile_begin); t < int(tile_end); ++t) {
         auto [row, rows] = product_.tile(t);
-        product_.panel_multiply(
-            p, panel, k0, k1, t, y_ + row * out + p.begin, out, spare);
+        float* y = y_ + row * out + p.begin;
+        fetch_rows(y, out, rows, p.end - p.begin, true);
+        if (residual_ != nullptr && k1 == in) {
+          fetch_rows(
+              residual_ + row * out + p.begin,
+              out,
+              rows,
+              p.end - p.begin,
+              false);
+        }
+        product_.panel_multiply(p, panel, k0, k1, t, y, out, spare);
         if (k1 == in) {
           finish(row, rows, p.begin, p.end);
         }
@@ -285,6 +310,10 @@ void GateUpStage::run_prefill(int thread) {
       }
       for (int t = int(tile_begin); t < int(tile_end); ++t) {
         auto [row, rows] = product_.tile(t);
+        if (k1 == in) {
+          fetch_rows(
+              h_ + row * inner_ + pair.gate.begin, inner_, rows, count, true);
+        }
         // Sums that go on with the next panel need a place for each row.
         float* gate = products + (columns < in ? row * 2 * width : 0);
         float* up = gate + width;

@@ -14,7 +14,10 @@ bool same_prefill_format(const Matrix& a, const Matrix& b) {
     return false;
   }
   bool floating = a.prefill == Arithmetic::f32 || a.prefill == Arithmetic::bf16;
-  return floating || a.quant.group_size == b.quant.group_size;
+  // 8-bit ones are packed in the order in which the codes come apart.
+  bool bytes = a.prefill == Arithmetic::int8;
+  return floating || (a.quant.group_size == b.quant.group_size &&
+                      (!bytes || a.quant.bits == b.quant.bits));
 }
 
 const Kernels& kernels_for(Isa isa) {

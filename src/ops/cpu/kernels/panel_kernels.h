@@ -77,17 +77,7 @@ void float_strip(
   store_strip<kX>(acc, outputs, y, ldy);
 }
 
-template <bool kBytes>
-inline I dot_units(I acc, I weights, I x) {
-  if constexpr (kBytes) {
-#if defined(__AVX512VNNI__)
-    return _mm512_dpbusd_epi32(acc, weights, x);
-#endif
-  }
-  return i_dot16(acc, weights, x);
-}
-
-template <bool kBytes, int kX>
+template <int kX>
 void integer_strip(
     const std::byte* scales,
     const std::byte* units,
@@ -116,8 +106,8 @@ void integer_strip(
 #pragma GCC unroll 12
       for (int i = 0; i < kX; ++i) {
         I x = i_set(load<int32_t>(tile + i * 4));
-        dot[i][0] = dot_units<kBytes>(dot[i][0], w0, x);
-        dot[i][1] = dot_units<kBytes>(dot[i][1], w1, x);
+        dot[i][0] = i_dot16(dot[i][0], w0, x);
+        dot[i][1] = i_dot16(dot[i][1], w1, x);
       }
       units += kStrip * 4;
       tile += stride * 4;
@@ -138,92 +128,4 @@ void integer_strip(
     x_sums += stride * 4;
   }
   store_strip<kX>(acc, outputs, y, ldy);
-}
-
-void panel_multiply(
-    const Matrix& m,
-    const std::byte* panel,
-    int panel_count,
-    int64_t k0,
-    int64_t k1,
-    const std::byte* tile,
-    int rows,
-    float* y,
-    int64_t ldy) {
-  int64_t bytes = strip_bytes(m, k1 - k0);
-  int64_t scale_bytes = strip_scale_bytes(m, k1 - k0);
-  int64_t unit = unit_columns(m.prefill);
-  int64_t units = unit_count(m, k1 - k0);
-  const std::byte* tile_units = tile + k0 / unit * rows * 4;
-  for (int o = 0; o < panel_count; o += kStrip) {
-    const std::byte* strip = panel + o / kStrip * bytes;
-    const std::byte* data = strip + scale_bytes;
-    int outputs = int(min_of(kStrip, panel_count - o));
-    float* out = y + o;
-    if (!is_integer(m.prefill)) {
-      auto run = [&]<bool kBf16>() {
-        for_row_groups<kTileRows>(rows, [&]<int kX>(int first) {
-          float_strip<kBf16, kX>(
-              data,
-              units,
-              tile_units + first * 4,
-              rows,
-              k0 > 0,
-              outputs,
-              out + first * ldy,
-              ldy);
-        });
-      };
-#if defined(__AVX512BF16__)
-      if (m.prefill == Arithmetic::bf16) {
-        run.template operator()<true>();
-        continue;
-      }
-#endif
-      run.template operator()<false>();
-      continue;
-    }
-    int64_t group = activation_group(m);
-    const std::byte* x_scales = tile + tile_data_bytes(m, rows);
-    const std::byte* x_sums = x_scales + m.in / group * rows * 4;
-    int64_t skip = k0 / group * rows * 4;
-    auto run = [&]<bool kBytes>() {
-      for_row_groups<kIntegerRows>(rows, [&]<int kX>(int first) {
-        integer_strip<kBytes, kX>(
-            strip,
-            data,
-            (k1 - k0) / group,
-            group / unit,
-            tile_units + first * 4,
-            x_scales + skip + first * 4,
-            x_sums + skip + first * 4,
-            rows,
-            k0 > 0,
-            outputs,
-            out + first * ldy,
-            ldy);
-      });
-    };
-#if defined(__AVX512VNNI__)
-    if (m.prefill == Arithmetic::int8) {
-      run.template operator()<true>();
-      continue;
-    }
-#endif
-    run.template operator()<false>();
-  }
-}
-
-Arithmetic prefill_arithmetic(const Matrix& m, bool exact, bool int8) {
-  if (exact) {
-    return Arithmetic::f32;
-  }
-#if defined(__AVX512BF16__)
-  return int8 && has_int16_codes(m) ? Arithmetic::int8 : Arithmetic::bf16;
-#else
-  // 16-bit products are as fast as 8-bit ones here, and exact sums of 16 bits
-  // are nearly twice as fast as f32.
-  (void)int8;
-  return has_int16_codes(m) ? Arithmetic::int16 : Arithmetic::f32;
-#endif
 }

@@ -2,8 +2,8 @@
 // converted once to a panel whose lanes run along the outputs, so that sums
 // need no work across lanes. Included inside an anonymous namespace.
 //
-// A unit is what one 32-bit lane holds: one f32, two bf16, two 16-bit or four
-// 8-bit integers of consecutive columns.
+// A unit is what one 32-bit lane holds: one f32, two bf16 or two 16-bit
+// integers of consecutive columns (8-bit integers: byte_panels.h).
 //   tile:  [unit][row]                   activations
 //   panel: [strip][unit][kStrip lanes]   weights of kStrip outputs each
 // Integer tiles go on with the scales and the sums of the activations,
@@ -16,18 +16,7 @@ constexpr int kPanelRows = kStrip * kPanelStrips;
 constexpr int64_t kPanelColumns = 2048;  // a bf16 panel of 256 kB, in L2
 
 inline int64_t unit_columns(Arithmetic arithmetic) {
-  switch (arithmetic) {
-    case Arithmetic::f32:
-      return 1;
-    case Arithmetic::int8:
-      return 4;
-    default:
-      return 2;
-  }
-}
-
-inline bool is_integer(Arithmetic arithmetic) {
-  return arithmetic == Arithmetic::int16 || arithmetic == Arithmetic::int8;
+  return arithmetic == Arithmetic::f32 ? 1 : 2;
 }
 
 inline int64_t unit_count(const Matrix& m, int64_t columns) {
@@ -35,23 +24,9 @@ inline int64_t unit_count(const Matrix& m, int64_t columns) {
   return (columns + unit - 1) / unit;
 }
 
-// Columns whose activations share a scale: 8-bit ones want short groups.
-inline int64_t activation_group(const Matrix& m) {
-  return m.prefill == Arithmetic::int8 ? min_of(m.quant.group_size, 64)
-                                       : m.quant.group_size;
-}
-
 inline int64_t tile_data_bytes(const Matrix& m, int rows) {
   // Transposes write whole vectors past the last unit.
   return ceil_to(unit_count(m, m.in) * rows * 4 + kLanes * kLanes * 4, 64);
-}
-
-size_t tile_bytes(const Matrix& m, int rows) {
-  int64_t bytes = tile_data_bytes(m, rows);
-  if (is_integer(m.prefill)) {
-    bytes += 2 * m.in / activation_group(m) * rows * 4;
-  }
-  return size_t(ceil_to(bytes, 64));
 }
 
 // Writes kLanes units of up to kLanes rows; later units overwrite the excess.
@@ -107,12 +82,11 @@ inline void float_tile_pack(
   }
 }
 
-// Quantizes by group; kMost is the largest code.
-template <int kMost>
+// Quantizes to 16 bits by group.
 void integer_tile_pack(
     const Matrix& m, const float* x, int64_t ldx, int rows, std::byte* out) {
-  constexpr int kUnit = kMost == 127 ? 4 : 2;
-  int64_t group = activation_group(m), groups = m.in / group;
+  constexpr int kMost = 32767, kUnit = 2;
+  int64_t group = m.quant.group_size, groups = m.in / group;
   auto* scales = reinterpret_cast<float*>(out + tile_data_bytes(m, rows));
   float* sums = scales + groups * rows;
   for (int64_t g = 0; g < groups; ++g) {
@@ -133,18 +107,7 @@ void integer_tile_pack(
       auto* codes = reinterpret_cast<std::byte*>(units[i]);
       for (int64_t k = 0; k < group; k += 2 * kLanes) {
         I low = code(k), high = code(k + kLanes);
-        if constexpr (kUnit == 2) {
-          i_store(codes + k * 2, i_pack16(low, high));
-        } else {
-#if defined(__AVX512VNNI__)
-          _mm_storeu_si128(
-              reinterpret_cast<__m128i*>(codes + k),
-              _mm512_cvtsepi32_epi8(low));
-          _mm_storeu_si128(
-              reinterpret_cast<__m128i*>(codes + k + kLanes),
-              _mm512_cvtsepi32_epi8(high));
-#endif
-        }
+        i_store(codes + k * 2, i_pack16(low, high));
       }
       scales[g * rows + i] = top / kMost;
       // Of the rounded values: their errors then meet the weight itself.
@@ -166,38 +129,20 @@ void integer_tile_pack(
   }
 }
 
-void tile_pack(
-    const Matrix& m, const float* x, int64_t ldx, int rows, std::byte* out) {
-  switch (m.prefill) {
-    case Arithmetic::int16:
-      return integer_tile_pack<32767>(m, x, ldx, rows, out);
-#if defined(__AVX512VNNI__)
-    case Arithmetic::int8:
-      return integer_tile_pack<127>(m, x, ldx, rows, out);
-#endif
-    default:
-      return float_tile_pack(m, x, ldx, rows, out);
-  }
-}
-
 int64_t panel_columns(const Matrix& m) {
   return m.prefill == Arithmetic::f32 ? kPanelColumns / 2 : kPanelColumns;
 }
 
 inline int64_t strip_scale_bytes(const Matrix& m, int64_t columns) {
-  return is_integer(m.prefill) ? 2 * columns / activation_group(m) * kStrip * 4
-                               : 0;
+  return m.prefill == Arithmetic::int16
+             ? 2 * columns / m.quant.group_size * kStrip * 4
+             : 0;
 }
 
 inline int64_t strip_bytes(const Matrix& m, int64_t columns) {
   // Whole transposes at the end of a row.
   int64_t units = ceil_to(unit_count(m, columns), kLanes);
   return strip_scale_bytes(m, columns) + units * kStrip * 4;
-}
-
-size_t panel_bytes(const Matrix& m) {
-  int64_t columns = min_of(m.in, panel_columns(m));
-  return size_t(strip_bytes(m, columns) * kPanelStrips);
 }
 
 // Weights of one half strip (kLanes rows), columns [k0, k1).
@@ -247,7 +192,7 @@ void float_half_strip(
 }
 
 // The scales and biases of columns [k0, k1) of kLanes rows, `stride` floats
-// from group to group; each group `repeat` times.
+// from group to group.
 template <typename T>
 void transpose_scales(
     const Matrix& m,
@@ -255,7 +200,6 @@ void transpose_scales(
     int count,
     int64_t k0,
     int64_t k1,
-    int64_t repeat,
     int64_t stride,
     float* scale,
     float* bias) {
@@ -277,9 +221,7 @@ void transpose_scales(
       transpose(r);
       float* to = which == 0 ? scale : bias;
       for (int64_t j = 0; j < n; ++j) {
-        for (int64_t c = 0; c < repeat; ++c) {
-          i_store(to + ((g + j) * repeat + c) * stride, r[j]);
-        }
+        i_store(to + (g + j) * stride, r[j]);
       }
     }
   }
@@ -299,7 +241,7 @@ void coded_half_strip(
   constexpr int64_t kMostGroups = kPanelColumns / 32;
   bool wide = m.prefill == Arithmetic::f32;
   alignas(64) float scale[kMostGroups * kLanes], bias[kMostGroups * kLanes];
-  transpose_scales<T>(m, row, count, k0, k1, 1, kLanes, scale, bias);
+  transpose_scales<T>(m, row, count, k0, k1, kLanes, scale, bias);
   int64_t words = (k1 - k0) / kCodes;
   int64_t group_words = m.quant.group_size / kCodes;
   for (int64_t word = 0; word < words; word += kLanes) {
@@ -341,26 +283,18 @@ void coded_half_strip(
   }
 }
 
-// kLanes units of codes from column k.
-template <int kBits, Arithmetic kArithmetic>
+// kLanes units of 16-bit codes from column k.
+template <int kBits>
 inline I code_units(const std::byte* row, int64_t k) {
-  if constexpr (kArithmetic == Arithmetic::int16) {
-    if constexpr (kBits == 4) {
-      I v = u8_to_i(row + k / 2);
-      return i_or(i_and(v, i_set(15)), i_and(i_shl32<12>(v), i_set(15 << 16)));
-    }
-    I v = u16_to_i(row + k);
-    return i_or(i_and(v, i_set(255)), i_and(i_shl32<8>(v), i_set(255 << 16)));
-  }
   if constexpr (kBits == 4) {
-    I v = u16_to_i(row + k / 2);
-    v = i_and(i_or(v, i_shl32<8>(v)), i_set(0x00ff00ff));
-    return i_and(i_or(v, i_shl32<4>(v)), i_set(0x0f0f0f0f));
+    I v = u8_to_i(row + k / 2);
+    return i_or(i_and(v, i_set(15)), i_and(i_shl32<12>(v), i_set(15 << 16)));
   }
-  return i_load(row + k);
+  I v = u16_to_i(row + k);
+  return i_or(i_and(v, i_set(255)), i_and(i_shl32<8>(v), i_set(255 << 16)));
 }
 
-template <int kBits, Arithmetic kArithmetic, typename T>
+template <int kBits, typename T>
 void integer_half_strip(
     const Matrix& m,
     int64_t row,
@@ -369,34 +303,21 @@ void integer_half_strip(
     int64_t k1,
     std::byte* scales,
     std::byte* out) {
-  constexpr int64_t kColumns =
-      kLanes * (kArithmetic == Arithmetic::int16 ? 2 : 4);
-  // The last transpose may read past a row's end: copy what there is.
-  for (int64_t k = k0; k < k1; k += kColumns) {
+  constexpr int64_t kColumns = 2 * kLanes;
+  for (int64_t k = k0; k < k1; k += kColumns) {  // groups are multiples of it
     I r[kLanes];
     for (int i = 0; i < kLanes; ++i) {
-      if (i >= count) {
-        r[i] = i_zero();
-        continue;
-      }
-      const std::byte* data = m.weight + size_t(row + i) * m.weight_stride;
-      if (k1 - k >= kColumns) {
-        r[i] = code_units<kBits, kArithmetic>(data, k);
-      } else {
-        std::byte buffer[64] = {};
-        __builtin_memcpy(
-            buffer, data + k * kBits / 8, size_t(k1 - k) * kBits / 8);
-        r[i] = code_units<kBits, kArithmetic>(buffer, 0);
-      }
+      r[i] = i < count ? code_units<kBits>(
+                             m.weight + size_t(row + i) * m.weight_stride, k)
+                       : i_zero();
     }
     transpose(r);
-    int64_t unit = (k - k0) / (kColumns / kLanes);
+    int64_t unit = (k - k0) / 2;
 #pragma GCC unroll 16
     for (int u = 0; u < kLanes; ++u) {
       i_store(out + (unit + u) * kStrip * 4, r[u]);
     }
   }
-  int64_t group = activation_group(m);
   auto* scale = reinterpret_cast<float*>(scales);
   transpose_scales<T>(
       m,
@@ -404,13 +325,11 @@ void integer_half_strip(
       count,
       k0,
       k1,
-      m.quant.group_size / group,
       kStrip,
       scale,
-      scale + (k1 - k0) / group * kStrip);
+      scale + (k1 - k0) / m.quant.group_size * kStrip);
 }
 
-template <Arithmetic kArithmetic>
 void integer_half_strip_of(
     const Matrix& m,
     int64_t row,
@@ -420,8 +339,7 @@ void integer_half_strip_of(
     std::byte* scales,
     std::byte* out) {
   auto run = [&]<int kBits, typename T>() {
-    integer_half_strip<kBits, kArithmetic, T>(
-        m, row, count, k0, k1, scales, out);
+    integer_half_strip<kBits, T>(m, row, count, k0, k1, scales, out);
   };
   bool half = m.dtype == DType::f16;
   if (m.quant.bits == 4) {
@@ -450,33 +368,4 @@ void float_half_strip_of(
     m.quant.bits == 4 ? coded_half_strip<4, T>(m, row, count, k0, k1, out)
                       : coded_half_strip<8, T>(m, row, count, k0, k1, out);
   });
-}
-
-void panel_pack(
-    const Matrix& m,
-    int64_t begin,
-    int64_t end,
-    int64_t k0,
-    int64_t k1,
-    std::byte* out) {
-  int64_t bytes = strip_bytes(m, k1 - k0);
-  for (int64_t o = begin; o < end; o += kLanes) {
-    int64_t strip = (o - begin) / kStrip;
-    int64_t half = (o - begin) % kStrip * 4;
-    std::byte* base = out + strip * bytes;
-    std::byte* scales = base + half;
-    std::byte* units = base + strip_scale_bytes(m, k1 - k0) + half;
-    int count = int(min_of(kLanes, end - o));
-    if (m.prefill == Arithmetic::int16) {
-      integer_half_strip_of<Arithmetic::int16>(
-          m, o, count, k0, k1, scales, units);
-    } else if (m.prefill == Arithmetic::int8) {
-#if defined(__AVX512VNNI__)
-      integer_half_strip_of<Arithmetic::int8>(
-          m, o, count, k0, k1, scales, units);
-#endif
-    } else {
-      float_half_strip_of(m, o, count, k0, k1, units);
-    }
-  }
 }
