@@ -3,13 +3,15 @@
 #include "ops/cpu/attention_call.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace mlxcel::cpu {
 
 namespace {
 
 // Query rows (times heads of a group) of a prompt tile: enough that converting
-// a block of keys costs little beside the products.
+// a block of keys costs little beside the products. Tiles are a power of two
+// rows, so that they end where blocks do.
 constexpr int kTileRows = 64;
 // Blocks of a range of generated rows: the unit of work between threads.
 constexpr int kRangeBlocks = 2;
@@ -46,7 +48,8 @@ AttentionCall::AttentionCall(
       q_pitch_(round_up(args.head_dim, 2)),
       v_pitch_(layout_.v_pitch),
       q_scale_(args.softcap > 0 ? args.scale : args.scale * kLog2e),
-      tile_rows_(std::max(1, kTileRows / group_)) {}
+      tile_rows_(
+          int(std::bit_floor(unsigned(std::max(1, kTileRows / group_))))) {}
 
 void AttentionCall::plan_segment(const Segment& segment) {
   for (int row = 0; row < segment.num_rows;) {

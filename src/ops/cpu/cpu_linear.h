@@ -179,6 +179,9 @@ class Product {
   size_t panel_bytes() const;  // largest of all parts
   void panel_pack(
       const Panel& panel, int64_t k0, int64_t k1, std::byte* out) const;
+  // Brings part `part` of `parts` of the panel's weights near, ahead of
+  // panel_pack.
+  void panel_fetch(const Panel& panel, int part, int parts) const;
   // y[i * ldy + o - panel.begin] of the tile's row i; bias and terms are added
   // with the last columns.
   void panel_multiply(

@@ -318,6 +318,24 @@ void Product::panel_pack(
       out);
 }
 
+void Product::panel_fetch(const Panel& panel, int part, int parts) const {
+  const CpuLinear::Part& p = linear_.parts()[size_t(panel.part)];
+  const Matrix& m = p.matrix;
+  auto fetch = [&](const std::byte* data, size_t stride) {
+    auto lines = int64_t(size_t(panel.end - panel.begin) * stride / 64);
+    const std::byte* from = data + size_t(panel.begin - p.first) * stride;
+    for (int64_t i = lines * part / parts; i < lines * (part + 1) / parts;
+         ++i) {
+      __builtin_prefetch(from + i * 64, 0, 2);
+    }
+  };
+  fetch(m.weight, m.weight_stride);
+  if (m.quant.packed()) {
+    fetch(m.scales, m.scale_stride);
+    fetch(m.biases, m.scale_stride);
+  }
+}
+
 void Product::panel_multiply(
     const Panel& panel,
     const std::byte* data,

@@ -16,7 +16,7 @@ constexpr size_t round_up(size_t value, size_t to) {
 // together although there are few panels. Each group converts its panels again,
 // hence groups of many rows only.
 int tile_group_count(int panels, int tiles, int tile_rows, int threads) {
-  constexpr int kTasksPerThread = 4;
+  constexpr int kTasksPerThread = 8;
   constexpr int kLeastRows = 96;
   int wanted = (threads * kTasksPerThread + panels - 1) / std::max(panels, 1);
   int possible = std::max(1, tiles * tile_rows / kLeastRows);
@@ -132,6 +132,8 @@ void LinearStage::run_prefill(int thread) {
   int tasks = int(panels_.size()) * tile_groups_;
   for (int task; (task = next_task_.fetch_add(1)) < tasks;) {
     const Product::Panel& p = panels_[size_t(task / tile_groups_)];
+    // Most likely this thread's next one.
+    size_t next = size_t((task + context_.pool.size()) / tile_groups_);
     auto [tile_begin, tile_end] =
         split_range(product_.tile_count(), task % tile_groups_, tile_groups_);
     int64_t columns = product_.panel_columns(p);
@@ -149,6 +151,10 @@ void LinearStage::run_prefill(int thread) {
               rows,
               p.end - p.begin,
               false);
+        }
+        if (next < panels_.size() && k0 == 0) {
+          product_.panel_fetch(
+              panels_[next], t - int(tile_begin), int(tile_end - tile_begin));
         }
         product_.panel_multiply(p, panel, k0, k1, t, y, out, spare);
         if (k1 == in) {
@@ -297,6 +303,7 @@ void GateUpStage::run_prefill(int thread) {
   int tasks = int(pairs_.size()) * tile_groups_;
   for (int task; (task = next_task_.fetch_add(1)) < tasks;) {
     const Pair& pair = pairs_[size_t(task / tile_groups_)];
+    size_t next = size_t((task + context_.pool.size()) / tile_groups_);
     auto [tile_begin, tile_end] =
         split_range(product_.tile_count(), task % tile_groups_, tile_groups_);
     int64_t count = pair.gate.end - pair.gate.begin;
@@ -313,6 +320,13 @@ void GateUpStage::run_prefill(int thread) {
         if (k1 == in) {
           fetch_rows(
               h_ + row * inner_ + pair.gate.begin, inner_, rows, count, true);
+        }
+        if (next < pairs_.size() && k0 == 0) {
+          int part = t - int(tile_begin), parts = int(tile_end - tile_begin);
+          product_.panel_fetch(pairs_[next].gate, part, parts);
+          if (gated_) {
+            product_.panel_fetch(pairs_[next].up, part, parts);
+          }
         }
         // Sums that go on with the next panel need a place for each row.
         float* gate = products + (columns < in ? row * 2 * width : 0);

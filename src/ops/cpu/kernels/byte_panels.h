@@ -263,10 +263,12 @@ void byte_strip_pack(
     int64_t k1,
     std::byte* out) {
   constexpr int64_t kMostGroups = kPanelColumns / 32;
-  const std::byte* codes[kLanes];
+  const std::byte *codes[kLanes], *scales_of[kLanes], *biases_of[kLanes];
   for (int r = 0; r < kLanes; ++r) {
-    codes[r] = m.weight + size_t(row + min_of(r, count - 1)) * m.weight_stride +
-               k0 * kBits / 8;
+    size_t at = size_t(row + min_of(r, count - 1));
+    codes[r] = m.weight + at * m.weight_stride + k0 * kBits / 8;
+    scales_of[r] = m.scales + at * m.scale_stride;
+    biases_of[r] = m.biases + at * m.scale_stride;
   }
   const I words_of_8 =
       _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
@@ -315,7 +317,10 @@ void byte_strip_pack(
   };
 
   alignas(64) float scales[kMostGroups * kLanes], biases[kMostGroups * kLanes];
-  transpose_scales<T>(m, row, count, k0, k1, kLanes, scales, biases);
+  int64_t first_group = k0 / m.quant.group_size;
+  int64_t groups = (k1 - k0) / m.quant.group_size;
+  transpose_halves<T>(scales_of, first_group * 2, groups, kLanes, scales);
+  transpose_halves<T>(biases_of, first_group * 2, groups, kLanes, biases);
   auto put_scales = [&](int64_t column0, int64_t column1) {
     auto both = [&](int64_t column, F* scale, F* bias) {
       int64_t at = column / m.quant.group_size * kLanes;

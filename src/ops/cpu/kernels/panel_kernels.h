@@ -77,6 +77,38 @@ void float_strip(
   store_strip<kX>(acc, outputs, y, ldy);
 }
 
+// dot = the 16-bit products of a group's units with kX rows, two vectors each.
+template <int kX>
+inline void dot_group(
+    I (&dot)[kX][2],
+    const std::byte* units,
+    int64_t count,
+    const std::byte* tile,
+    int64_t stride) {
+#if !defined(__AVX512F__)
+  if constexpr (kX == 6) {
+    dot_six_rows(dot, units, count, tile, stride * 4);
+    return;
+  }
+#endif
+#pragma GCC unroll 12
+  for (int i = 0; i < kX; ++i) {
+    dot[i][0] = dot[i][1] = i_zero();
+  }
+#pragma GCC unroll 2
+  for (int64_t u = 0; u < count; ++u) {
+    I w0 = i_load(units), w1 = i_load(units + kLanes * 4);
+#pragma GCC unroll 12
+    for (int i = 0; i < kX; ++i) {
+      I x = i_set(load<int32_t>(tile + i * 4));
+      dot[i][0] = i_dot16(dot[i][0], w0, x);
+      dot[i][1] = i_dot16(dot[i][1], w1, x);
+    }
+    units += kStrip * 4;
+    tile += stride * 4;
+  }
+}
+
 template <int kX>
 void integer_strip(
     const std::byte* scales,
@@ -96,22 +128,9 @@ void integer_strip(
   const std::byte* biases = scales + groups * kStrip * 4;
   for (int64_t g = 0; g < groups; ++g) {
     I dot[kX][2];
-#pragma GCC unroll 12
-    for (int i = 0; i < kX; ++i) {
-      dot[i][0] = dot[i][1] = i_zero();
-    }
-#pragma GCC unroll 2
-    for (int64_t u = 0; u < group_units; ++u) {
-      I w0 = i_load(units), w1 = i_load(units + kLanes * 4);
-#pragma GCC unroll 12
-      for (int i = 0; i < kX; ++i) {
-        I x = i_set(load<int32_t>(tile + i * 4));
-        dot[i][0] = i_dot16(dot[i][0], w0, x);
-        dot[i][1] = i_dot16(dot[i][1], w1, x);
-      }
-      units += kStrip * 4;
-      tile += stride * 4;
-    }
+    dot_group<kX>(dot, units, group_units, tile, stride);
+    units += group_units * kStrip * 4;
+    tile += group_units * stride * 4;
     F s0 = f_load(scales), s1 = f_load(scales + kLanes * 4);
     F b0 = f_load(biases), b1 = f_load(biases + kLanes * 4);
 #pragma GCC unroll 12
