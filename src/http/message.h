@@ -124,7 +124,14 @@ class Response {
   }
 
   // A fact for the access log's line: tokens, the model, times.
+  // The last value of a name stands.
   void log_field(std::string name, nlohmann::json value) {
+    for (auto& [known, old] : log_fields_) {
+      if (known == name) {
+        old = std::move(value);
+        return;
+      }
+    }
     log_fields_.emplace_back(std::move(name), std::move(value));
   }
 

@@ -52,6 +52,10 @@ void AdapterLoading::load(const std::string& name, const std::string& path) {
   request.folder = allowed(path);
   request.fuse = false;
   request.read = std::make_shared<Adapter>(read_adapter(request.folder));
+  // Those that were unloaded leave memory, once nothing uses them.
+  for (int id : service_.retire_adapters(adapters_.removed())) {
+    options.adapters[size_t(id)] = AdapterRequest{.fuse = false};
+  }
   options.adapters.push_back(request);
   auto model = std::make_shared<LoadedModel>(load_model(options));
 

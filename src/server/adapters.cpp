@@ -244,4 +244,15 @@ bool Adapters::any_fused() const {
   });
 }
 
+std::vector<int> Adapters::removed() const {
+  std::lock_guard lock(mutex_);
+  std::vector<int> ids;
+  for (size_t id = 0; id < entries_.size(); ++id) {
+    if (!entries_[id].present) {
+      ids.push_back(int(id));
+    }
+  }
+  return ids;
+}
+
 }  // namespace mlxcel::server

@@ -50,6 +50,8 @@ class Adapters {
   // Throws Failure when there is none of that name. Its id is never used again.
   void remove(const std::string& name);
   bool any_fused() const;
+  // Ids that were removed.
+  std::vector<int> removed() const;
 
  private:
   struct Entry {

@@ -68,6 +68,13 @@ http::Task<std::vector<GenerationPart>> collect(
 }
 
 void log_generation(http::Response& response, const GenerationEnd& end) {
+  // Several answers of one request: their tokens count together.
+  for (const auto& [name, value] : response.log_fields()) {
+    if (name == "tokens") {
+      response.log_field("tokens", value.get<size_t>() + end.tokens.size());
+      return;
+    }
+  }
   response.log_field("prompt_tokens", end.prompt_tokens);
   response.log_field("cached_tokens", end.cached_tokens);
   response.log_field("tokens", end.tokens.size());

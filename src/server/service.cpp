@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <utility>
 
 namespace mlxcel::server {
@@ -223,6 +224,34 @@ void Service::loop() {
   fail_all(std::make_exception_ptr(failure));
 }
 
+std::vector<int> Service::retire_adapters(const std::vector<int>& ids) {
+  std::promise<std::vector<int>> done;
+  on_engine([&](Engine&) {
+    std::vector<int> unused;
+    for (int id : ids) {
+      bool used = std::any_of(running_.begin(), running_.end(), [&](auto& r) {
+        const std::vector<float>& scales = r->request.adapters.scales;
+        return size_t(id) < scales.size() && scales[size_t(id)] != 0;
+      });
+      if (!used) {
+        retired_.insert(id);
+        unused.push_back(id);
+      }
+    }
+    done.set_value(std::move(unused));
+  });
+  return done.get_future().get();
+}
+
+void Service::check_adapters(const AdapterChoice& choice) const {
+  for (int id : retired_) {
+    if (size_t(id) < choice.scales.size() && choice.scales[size_t(id)] != 0) {
+      throw Failure(
+          404, "not_found_error", cat("adapter ", id, " was unloaded"));
+    }
+  }
+}
+
 void Service::start(Submission submission) {
   for (size_t i = 0; i < submission.requests.size(); ++i) {
     auto running = std::make_unique<Running>(
@@ -264,6 +293,7 @@ void Service::start(Submission submission) {
     }
     figures_->count_request(r.request);
     try {
+      check_adapters(r.request.adapters);
       r.id = engine_.add(std::move(options));
       running_.push_back(std::move(running));
     } catch (...) {

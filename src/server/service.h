@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -56,6 +57,10 @@ class Service {
   // What runs and waits, for /slots; `use` is called on the engine's thread.
   void inspect(std::function<void(std::vector<SlotInfo>)> use);
 
+  // Of these adapters' ids, those that nothing under way uses; requests that
+  // name one of them later fail. Waits for the end of a step.
+  std::vector<int> retire_adapters(const std::vector<int>& ids);
+
   int running() const;  // requests that have not ended
   int64_t context() const {
     return options_.context;
@@ -80,6 +85,7 @@ class Service {
   void check(const GenerationRequest& request) const;
   void loop();
   void start(Submission submission);
+  void check_adapters(const AdapterChoice& choice) const;
   void step();
   void take(Running& running, const Event& event);
   void end(Running& running, FinishReason finish);
@@ -102,6 +108,7 @@ class Service {
   std::atomic<int> in_flight_{0};
 
   std::vector<std::unique_ptr<Running>> running_;  // by sequence, ascending
+  std::set<int> retired_;  // ids of adapters that the model lacks now
   std::thread thread_;
 };
 
