@@ -4,9 +4,16 @@
 Measures tokens a second of N answers at a time without adapters, under one, and
 under eight in turn; the time to the first token of a prompt that shares its
 beginning with an earlier one; and what the server costs beside the bare engine.
-The servers run in alternation; medians over the rounds are printed.
+The servers run in alternation, one at a time, each round in the opposite order
+of the one before. Prints the medians, and for each file of llama-server's the
+ratio of every round, mlxcel to it.
 
+  scripts/bench_server.py --model DIR --peers [--rounds 5] [--json]
   scripts/bench_server.py --model DIR [--llama-server PROGRAM --gguf FILE]
+
+--peers takes llama-server and the default model's GGUF files (Q4_1, Q4_0) from
+where ./dev bench keeps its engines, MLXCEL_BENCH_DIR, and makes what is not
+there.
 """
 
 import argparse
@@ -21,6 +28,9 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+
+sys.dont_write_bytecode = True
+from benchmark.peers import Peers
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "build" / "release" / "bin"
@@ -222,6 +232,16 @@ def off(_):
     return [{"id": i, "scale": 0.0} for i in range(ADAPTERS)]
 
 
+def ratios_of(figures, name):
+    """Of each round: ours to theirs, above 1 where ours is better."""
+    out = {}
+    for key, theirs in figures[name].items():
+        ours = figures["mlxcel"].get(key, [])
+        lower = key.endswith("ms")
+        out[key] = [(b / a if lower else a / b) for a, b in zip(ours, theirs)]
+    return out
+
+
 def measure(name, plain, adapted, options, log, figures, seed):
     def note(key, value):
         figures.setdefault(name, {}).setdefault(key, []).append(value)
@@ -255,53 +275,79 @@ def bare_engine(options):
     return json.loads(out.stdout)["decode_tokens_per_second"]
 
 
+def one_round(options, turn, ours, theirs, log, figures):
+    seed = 1000 * turn + 1
+    base = [PROGRAMS / "mlxcel-server", "--model", options.model,
+            "--parallel", options.streams, "--log-disable"]
+    adapted = base + ["--lora-init-without-apply", "--lora",
+                      ",".join(map(str, ours))] if ours else None
+    turns = [("mlxcel", base, adapted)]
+    for file in options.gguf:
+        peer = [options.llama_server, "-m", file, "-np", options.streams,
+                "-c", 2048 * options.streams]
+        with_adapters = peer + ["--lora-init-without-apply"]
+        for adapter in theirs:
+            with_adapters += ["--lora", adapter]
+        turns.append((f"llama-server {file.name}", peer,
+                      with_adapters if theirs else None))
+    for name, plain, adapted in turns if turn % 2 == 0 else turns[::-1]:
+        measure(name, plain, adapted, options, log, figures, seed)
+    figures["mlxcel"].setdefault("bare engine, decoding alone", []).append(
+        bare_engine(options))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--peers", action="store_true")
     parser.add_argument("--llama-server", type=Path)
     parser.add_argument("--gguf", type=Path, action="append", default=[])
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-adapters", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.peers:
+        peers = Peers()
+        options.llama_server = options.llama_server or (
+            peers.llama("native") / "llama-server")
+        options.gguf = options.gguf or [peers.gguf_q4_1(), peers.gguf_q4_0()]
+        sys.path.insert(0, str(peers.gguf_python()))
+    if options.gguf and not options.llama_server:
+        parser.error("--gguf needs --llama-server, or --peers")
     figures = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         ours, theirs = ([], []) if options.no_adapters else write_adapters(
             options.model, folder)
+        if options.gguf and ours and not theirs:
+            parser.error("adapters for llama-server need its Python package "
+                         "gguf (with numpy and pyyaml): install it, or give "
+                         "--no-adapters")
         with open(folder / "log", "wb") as log:
             for turn in range(options.rounds):
-                seed = 1000 * turn + 1
-                base = [PROGRAMS / "mlxcel-server", "--model", options.model,
-                        "--parallel", options.streams, "--log-disable"]
-                measure("mlxcel", base,
-                        base + ["--lora-init-without-apply", "--lora",
-                                ",".join(map(str, ours))] if ours else None,
-                        options, log, figures, seed)
-                figures["mlxcel"].setdefault(
-                    "bare engine, decoding alone", []).append(
-                        bare_engine(options))
-                for file in options.gguf:
-                    peer = [options.llama_server, "-m", file, "-np",
-                            options.streams, "-c", 2048 * options.streams]
-                    adapted = peer + ["--lora-init-without-apply"]
-                    for adapter in theirs:
-                        adapted += ["--lora", adapter]
-                    measure(f"llama-server {file.name}", peer,
-                            adapted if theirs else None, options, log, figures,
-                            seed)
+                one_round(options, turn, ours, theirs, log, figures)
+                print(f"round {turn + 1} of {options.rounds} done",
+                      file=sys.stderr)
     medians = {name: {key: statistics.median(values)
                       for key, values in table.items()}
                for name, table in figures.items()}
+    ratios = {name: ratios_of(figures, name)
+              for name in figures if name != "mlxcel"}
     if options.json:
-        print(json.dumps(medians, indent=1))
+        print(json.dumps({"medians": medians, "rounds": figures,
+                          "ratios": ratios}, indent=1))
         return
     for name, table in medians.items():
         print(name)
         for key, value in table.items():
             print(f"  {key:<36} {value:9.1f}")
+    for name, table in ratios.items():
+        print(f"mlxcel to {name}: median, and of each round")
+        for key, values in table.items():
+            each = " ".join(f"{value:.2f}" for value in values)
+            print(f"  {key:<36} {statistics.median(values):5.2f}   {each}")
 
 
 if __name__ == "__main__":

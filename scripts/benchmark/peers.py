@@ -71,16 +71,20 @@ class Peers:
         """The folder of a build's programs."""
         folder = self.folder / f"llama-cpp-{build}"
         programs = folder / "bin"
-        if not (programs / "llama-quantize").exists() or not (
-                programs / "llama-bench").exists():
+        wanted = ["llama-bench", "llama-quantize", "llama-server"]
+        if not all((programs / name).exists() for name in wanted):
             say(f"building llama.cpp ({build}) in {folder}: some minutes")
             run("cmake", "-S", self.llama_source(), "-B", folder, "-G", "Ninja",
                 "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF",
                 "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF",
                 "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF",
                 "-DLLAMA_BUILD_SERVER=ON", *LLAMA_BUILDS[build])
-            run("ninja", "-C", folder, "llama-bench", "llama-quantize")
+            run("ninja", "-C", folder, *wanted)
         return programs
+
+    def gguf_python(self):
+        """The folder of llama.cpp's own package for GGUF files."""
+        return self.llama_source() / "gguf-py"
 
     def gguf_q4_1(self):
         """The file that the default model was imported from."""

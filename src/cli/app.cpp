@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -52,6 +53,16 @@ UsageError usage_error(
     std::string first = extras.empty() ? std::string() : extras.front();
     bool option = first.starts_with("-");
     std::string name = first.substr(0, first.find('='));
+    for (const char* family : {"--spec-", "--cluster-"}) {
+      if (name.starts_with(family)) {
+        return UsageError(
+            cat(name, " is not built yet"),
+            cat("this version has no ",
+                family[2] == 's' ? "speculative decoding"
+                                 : "running over several machines"),
+            "leave it out");
+      }
+    }
     std::string near =
         option ? did_you_mean(name, option_names(app)) : std::string();
     return UsageError(
@@ -72,7 +83,12 @@ int run_command(const Command& command, int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Action action = command.declare(app);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> words(argv + 1, argv + argc);
+    if (command.spellings != nullptr) {
+      command.spellings(words);
+    }
+    std::reverse(words.begin(), words.end());  // as CLI11 wants them
+    app.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", app.help());
     return kOk;

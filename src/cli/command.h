@@ -21,6 +21,9 @@ struct Command {
   const char* name;
   const char* summary;
   Action (*declare)(CLI::App& app);  // adds the options
+  // Rewrites words of the command line to their usual spelling; null: none has
+  // another.
+  void (*spellings)(std::vector<std::string>& words) = nullptr;
 };
 
 const std::vector<Command>& commands();
@@ -29,6 +32,7 @@ std::vector<std::string> command_names();
 Action declare_generate(CLI::App& app);
 Action declare_run(CLI::App& app);
 Action declare_serve(CLI::App& app);
+void spell_out_serve_options(std::vector<std::string>& words);
 Action declare_inspect(CLI::App& app);
 Action declare_arch(CLI::App& app);
 Action declare_logits(CLI::App& app);

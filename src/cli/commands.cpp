@@ -6,7 +6,10 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> list = {
       {"generate", "Answer one prompt", declare_generate},
       {"run", "Chat with a model", declare_run},
-      {"serve", "Answer over HTTP, as OpenAI's API", declare_serve},
+      {"serve",
+       "Answer over HTTP, as OpenAI's API",
+       declare_serve,
+       spell_out_serve_options},
       {"inspect",
        "Show what a checkpoint holds and the memory it needs",
        declare_inspect},

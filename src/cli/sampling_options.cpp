@@ -114,7 +114,7 @@ void declare_sampling_options(CLI::App& app, SamplingOptions& options) {
       ->allow_extra_args(false)
       ->group("Sampling");
   app.add_option(
-         "-n,--max-tokens",
+         "-n,--max-tokens,--predict,--n-predict",
          options.max_tokens,
          "Most tokens of an answer; -1 until it ends or the context is full")
       ->capture_default_str()

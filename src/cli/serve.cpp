@@ -30,19 +30,22 @@ struct ServeOptions {
 int run_serve(const ServeOptions& given) {
   refuse_unbuilt(given.unbuilt);
   check_sampling_options(given.sampling);
+  server::ServerOptions options = given.server;
+  finish_serve_options(given.flags, options);
   if (given.flags.estimate_memory) {
     print_memory_estimate(
         given.model, kPromptAllowance, given.sampling.max_tokens);
     return kOk;
   }
-  server::ServerOptions options = given.server;
-  finish_serve_options(given.flags, options);
+  start_log(given.flags.log);
   // On servers --adapter and --lora are the same: live unless fused.
   ModelOptions model = given.model;
   for (AdapterRequest& adapter : model.adapters) {
     adapter.fuse = false;
   }
+  RopeOverride rope = options.load.rope;
   options.load = load_options(model);
+  options.load.rope = rope;
   options.deterministic = given.model.deterministic;
   options.defaults.sampling = given.sampling.params;
   options.defaults.max_tokens = given.sampling.max_tokens;
@@ -74,6 +77,7 @@ Action declare_serve(CLI::App& app) {
   declare_serve_options(app, options->flags, options->server);
   declare_sampling_options(app, options->sampling);
   declare_grammar_options(app, options->grammar);
+  declare_serve_environment(app);
   options->unbuilt = declare_unbuilt_options(app, serve_unbuilt_options());
   return [options] { return run_serve(*options); };
 }

@@ -1,17 +1,107 @@
 #include "cli/serve_options.h"
 
+#include "cli/command.h"
 #include "core/error.h"
 
 #include <CLI/CLI.hpp>
 
 #include <charconv>
-#include <cmath>
+#include <string_view>
+#include <utility>
 
 namespace mlxcel::cli {
 
 namespace {
 
-// "2GiB", "500M", "1048576"
+// Names as llama-server has them, where it has one. An option on the command
+// line goes first.
+struct EnvironmentName {
+  const char* option;
+  const char* name;
+};
+constexpr EnvironmentName kEnvironment[] = {
+    {"--model", "LLAMA_ARG_MODEL"},
+    {"--threads", "LLAMA_ARG_THREADS"},
+    {"--host", "LLAMA_ARG_HOST"},
+    {"--port", "LLAMA_ARG_PORT"},
+    {"--alias", "LLAMA_ARG_ALIAS"},
+    {"--api-key", "LLAMA_API_KEY"},
+    {"--api-prefix", "LLAMA_ARG_API_PREFIX"},
+    {"--ssl-key-file", "LLAMA_ARG_SSL_KEY_FILE"},
+    {"--ssl-cert-file", "LLAMA_ARG_SSL_CERT_FILE"},
+    {"--timeout", "LLAMA_ARG_TIMEOUT"},
+    {"--threads-http", "LLAMA_ARG_THREADS_HTTP"},
+    {"--reuse-port", "LLAMA_ARG_REUSE_PORT"},
+    {"--ctx-size", "LLAMA_ARG_CTX_SIZE"},
+    {"--context-shift", "LLAMA_ARG_CONTEXT_SHIFT"},
+    {"--parallel", "LLAMA_ARG_N_PARALLEL"},
+    {"--cont-batching", "LLAMA_ARG_CONT_BATCHING"},
+    {"--batch-size", "LLAMA_ARG_BATCH"},
+    {"--ubatch-size", "LLAMA_ARG_UBATCH"},
+    {"--prefill-chunk-size", "MLXCEL_PREFILL_CHUNK"},
+    {"--predict", "LLAMA_ARG_N_PREDICT"},
+    {"--cache-prompt", "LLAMA_ARG_CACHE_PROMPT"},
+    {"--cache-ram", "LLAMA_ARG_CACHE_RAM"},
+    {"--chat-template", "LLAMA_ARG_CHAT_TEMPLATE"},
+    {"--chat-template-file", "LLAMA_ARG_CHAT_TEMPLATE_FILE"},
+    {"--chat-template-kwargs", "LLAMA_CHAT_TEMPLATE_KWARGS"},
+    {"--skip-chat-parsing", "LLAMA_ARG_SKIP_CHAT_PARSING"},
+    {"--prefill-assistant", "LLAMA_ARG_PREFILL_ASSISTANT"},
+    {"--reasoning", "LLAMA_ARG_REASONING"},
+    {"--reasoning-format", "LLAMA_ARG_THINK"},
+    {"--reasoning-budget", "LLAMA_ARG_THINK_BUDGET"},
+    {"--metrics", "LLAMA_ARG_ENDPOINT_METRICS"},
+    {"--props", "LLAMA_ARG_ENDPOINT_PROPS"},
+    {"--slots", "LLAMA_ARG_ENDPOINT_SLOTS"},
+    {"--rope-scaling", "LLAMA_ARG_ROPE_SCALING_TYPE"},
+    {"--rope-scale", "LLAMA_ARG_ROPE_SCALE"},
+    {"--rope-freq-base", "LLAMA_ARG_ROPE_FREQ_BASE"},
+    {"--rope-freq-scale", "LLAMA_ARG_ROPE_FREQ_SCALE"},
+    {"--mlock", "LLAMA_ARG_MLOCK"},
+    {"--log-file", "LLAMA_LOG_FILE"},
+    {"--log-colors", "LLAMA_LOG_COLORS"},
+    {"--log-verbosity", "LLAMA_LOG_VERBOSITY"},
+    {"--log-prefix", "LLAMA_LOG_PREFIX"},
+    {"--log-timestamps", "LLAMA_LOG_TIMESTAMPS"},
+};
+
+// llama-server's short names of more than one letter.
+constexpr std::pair<std::string_view, std::string_view> kShort[] = {
+    {"-np", "--parallel"},         {"-ub", "--ubatch-size"},
+    {"-cb", "--cont-batching"},    {"-nocb", "--no-cont-batching"},
+    {"-to", "--timeout"},          {"-lv", "--log-verbosity"},
+    {"-jf", "--json-schema-file"}, {"-rea", "--reasoning"},
+    {"-cram", "--cache-ram"},      {"-ctk", "--cache-type-k"},
+    {"-ctv", "--cache-type-v"},    {"-md", "--draft-model"},
+    {"-hf", "--hf-repo"},          {"-hfr", "--hf-repo"},
+    {"-hff", "--hf-file"},         {"-hft", "--hf-token"},
+    {"-mu", "--model-url"},        {"-mm", "--mmproj"},
+    {"-dr", "--docker-repo"},      {"-ngl", "--n-gpu-layers"},
+    {"-sm", "--split-mode"},       {"-ts", "--tensor-split"},
+    {"-mg", "--main-gpu"},         {"-dev", "--device"},
+    {"-ot", "--override-tensor"},  {"-cmoe", "--cpu-moe"},
+    {"-ncmoe", "--n-cpu-moe"},     {"-nkvo", "--no-kv-offload"},
+    {"-fa", "--flash-attn"},       {"-tb", "--threads-batch"},
+    {"-C", "--cpu-mask"},          {"-Cr", "--cpu-range"},
+};
+
+}  // namespace
+
+void spell_out_serve_options(std::vector<std::string>& words) {
+  for (std::string& word : words) {
+    for (const auto& [name, option] : kShort) {
+      if (word == name) {
+        word = option;
+        break;
+      }
+    }
+  }
+}
+
+CLI::Option* in(const char* group, CLI::Option* option) {
+  return option->group(group);
+}
+
 int64_t parse_bytes(const std::string& flag, const std::string& text) {
   double amount = 0;
   const char* end = text.data() + text.size();
@@ -32,264 +122,37 @@ int64_t parse_bytes(const std::string& flag, const std::string& text) {
   return int64_t(bytes);
 }
 
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> out;
-  size_t begin = 0;
-  while (begin < list.size()) {
-    size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) {
-      out.push_back(list.substr(begin, end - begin));
-    }
-    begin = end + 1;
+CLI::Option* add_switch(
+    CLI::App& app,
+    const std::string& names,
+    bool& value,
+    const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          names,
+          [&value](const std::string& text) {
+            value = text == "true" || text == "on" || text == "1";
+          },
+          help)
+      ->expected(0, 1)
+      ->default_str("true")
+      ->check(CLI::IsMember({"true", "false", "on", "off", "1", "0"}))
+      ->type_name("BOOL");
+}
+
+void declare_serve_environment(CLI::App& app) {
+  for (const EnvironmentName& entry : kEnvironment) {
+    app.get_option(entry.option)->envname(entry.name);
   }
-  return out;
 }
-
-CLI::Option* in(const char* group, CLI::Option* option) {
-  return option->group(group);
-}
-
-void declare_network(
-    CLI::App& app, ServeFlags& flags, server::ServerOptions& options) {
-  constexpr const char* kGroup = "Network";
-  http::Options& net = options.http;
-  in(kGroup,
-     app.add_option(
-            "--host", net.host, "Address; one ending in .sock is a unix socket")
-         ->envname("LLAMA_ARG_HOST")
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option("--port", net.port, "Port; 0 for one that is free")
-         ->envname("LLAMA_ARG_PORT")
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option("-a,--alias", options.alias, "The model's name on the API")
-         ->envname("LLAMA_ARG_ALIAS"));
-  in(kGroup,
-     app.add_option(
-            "--api-key", flags.api_keys, "A key that clients need; repeatable")
-         ->envname("LLAMA_API_KEY")
-         ->type_size(1)
-         ->allow_extra_args(false)
-         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll));
-  in(kGroup,
-     app.add_option("--api-key-file", flags.api_key_file, "One key a line")
-         ->type_name("FILE"));
-  in(kGroup,
-     app.add_option("--api-prefix", net.prefix, "Put in front of every route"));
-  in(kGroup,
-     app.add_option(
-         "--allowed-origins",
-         flags.origins,
-         "Web pages that may call, comma separated, * for all; without it "
-         "those of this machine"));
-  in(kGroup,
-     app.add_option(
-            "--cors-headers",
-            net.cors.headers,
-            "Headers that those may send; * for what they ask for")
-         ->capture_default_str());
-  in(kGroup,
-     app.add_flag(
-         "--cors-credentials",
-         net.cors.credentials,
-         "Let browsers send cookies and stored passwords with them"));
-  in(kGroup,
-     app.add_option(
-            "--cors-max-age",
-            net.cors.max_age,
-            "Seconds for which a browser keeps these permissions")
-         ->check(CLI::Range(0, 604800))
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option(
-            "--ssl-cert-file", net.tls.cert_file, "Certificate chain, PEM")
-         ->type_name("FILE"));
-  in(kGroup,
-     app.add_option("--ssl-key-file", net.tls.key_file, "Its key, PEM")
-         ->type_name("FILE"));
-  in(kGroup,
-     app.add_option(
-            "--timeout", flags.timeout, "Seconds that a request may take")
-         ->check(CLI::Range(int64_t(1), int64_t(1) << 31))
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option("--threads-http", net.threads, "Threads for connections")
-         ->check(CLI::Range(1, 256))
-         ->capture_default_str());
-  in(kGroup,
-     app.add_flag(
-         "--reuse-port",
-         net.reuse_port,
-         "Let other processes listen on the port"));
-  in(kGroup,
-     app.add_option(
-            "--sse-ping-interval",
-            flags.ping_interval,
-            "Seconds between pings of a silent stream; 0 for none")
-         ->check(CLI::Range(int64_t(0), int64_t(86400)))
-         ->capture_default_str());
-}
-
-void declare_capacity(
-    CLI::App& app, ServeFlags& flags, server::CapacityOptions& capacity) {
-  constexpr const char* kGroup = "Capacity";
-  in(kGroup,
-     app.add_option(
-            "-c,--ctx-size",
-            capacity.ctx_size,
-            "Positions of context, shared by the slots; 0 for the model's own "
-            "in each")
-         ->envname("LLAMA_ARG_CTX_SIZE")
-         ->check(CLI::Range(int64_t(0), int64_t(1) << 40))
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option(
-            "--parallel,--max-batch-size",
-            capacity.slots,
-            "Sequences that run together; -1 for automatic")
-         ->envname("LLAMA_ARG_N_PARALLEL")
-         ->check(CLI::Range(-1, 4096))
-         ->capture_default_str());
-  in(kGroup,
-     app.add_flag(
-         "--no-batch", flags.no_batch, "Run one sequence after the other"));
-  in(kGroup,
-     app.add_option(
-            "--max-queue-depth",
-            capacity.max_queued,
-            "Sequences that may wait; further requests get 503")
-         ->check(CLI::Range(0, 1 << 20))
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option(
-            "-b,--batch-size,--prefill-chunk-size",
-            capacity.prefill_chunk,
-            "Prompt tokens of a step at most")
-         ->envname("LLAMA_ARG_BATCH")
-         ->check(CLI::Range(1, 1 << 20))
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option(
-            "--step-time",
-            capacity.step_seconds,
-            "Seconds that a step may take while answers run: prompts are read "
-            "in smaller chunks then; 0 for no limit")
-         ->check(CLI::Range(0.0, 3600.0))
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option(
-            "--kv-cache-budget",
-            flags.kv_budget,
-            "Memory for keys and values, such as 4GiB")
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option(
-            "--kv-admission-watermark",
-            capacity.admission_watermark,
-            "Share of it that newcomers leave free")
-         ->check(CLI::Range(0.0, 1.0))
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option(
-            "--preemption-policy",
-            flags.preemption,
-            "Which sequence gives way when it is full; nothing is lost")
-         ->check(CLI::IsMember({"longest-first", "youngest-first"}))
-         ->capture_default_str());
-}
-
-void declare_prompt_cache(
-    CLI::App& app, ServeFlags& flags, server::ServerOptions& options) {
-  constexpr const char* kGroup = "Prompt cache";
-  PrefixCacheOptions& cache = options.capacity.prefix_cache;
-  in(kGroup,
-     app.add_flag(
-         "--no-prompt-cache",
-         flags.no_prompt_cache,
-         "Compute every prompt whole"));
-  in(kGroup,
-     app.add_flag(
-         "--prompt-cache-enabled{true},--cache-prompt{true},"
-         "--no-cache-prompt{false}",
-         options.defaults.cache_prompt,
-         "Whether requests that do not say so use the cache"));
-  in(kGroup,
-     app.add_option(
-            "--prompt-cache-capacity-bytes",
-            flags.prompt_cache_bytes,
-            "What it may hold")
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option(
-            "--snapshot-cache-capacity-bytes",
-            flags.snapshot_bytes,
-            "What its recurrent states may hold")
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option(
-         "--cache-ram", flags.cache_ram_mib, "The same in MiB; 0 for none"));
-  in(kGroup,
-     app.add_option(
-            "--prompt-cache-max-entries",
-            cache.max_entries,
-            "Ends of sequences that it keeps")
-         ->check(CLI::Range(1, 1 << 30))
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option(
-            "--prompt-cache-ttl",
-            flags.prompt_cache_ttl,
-            "Seconds that it keeps what nobody asks for")
-         ->check(CLI::Range(int64_t(1), int64_t(1) << 31))
-         ->capture_default_str());
-  in(kGroup,
-     app.add_option(
-            "--prompt-cache-min-prefix",
-            cache.min_positions,
-            "Shorter common beginnings are computed again")
-         ->check(CLI::Range(int64_t(1), int64_t(1) << 31))
-         ->capture_default_str());
-}
-
-void declare_templates(CLI::App& app, server::ServerOptions& options) {
-  constexpr const char* kGroup = "Text";
-  server::ChatTemplateOptions& chat = options.chat_template;
-  CLI::Option* text =
-      in(kGroup,
-         app.add_option(
-             "--chat-template",
-             chat.text,
-             "A Jinja template instead of the checkpoint's own"));
-  in(kGroup,
-     app.add_option("--chat-template-file", chat.file, "The same from a file")
-         ->type_name("FILE")
-         ->excludes(text));
-  in(kGroup,
-     app.add_option(
-            "--chat-template-kwargs",
-            chat.kwargs,
-            "Variables for the chat template, a JSON object")
-         ->type_name("JSON"));
-  in(kGroup,
-     app.add_option_function<std::string>(
-            "--reasoning-format",
-            [&options](const std::string& name) {
-              options.reasoning = reasoning_format(name);
-            },
-            "Where a model's thoughts go: none (they stay in the answer), "
-            "deepseek, deepseek-legacy (both) or auto")
-         ->default_str("auto"));
-}
-
-}  // namespace
 
 void declare_serve_options(
     CLI::App& app, ServeFlags& flags, server::ServerOptions& options) {
-  declare_network(app, flags, options);
-  declare_capacity(app, flags, options.capacity);
-  declare_prompt_cache(app, flags, options);
-  declare_templates(app, options);
+  declare_network_options(app, flags.network, options);
+  declare_capacity_options(app, flags.capacity, options);
+  declare_cache_options(app, flags.cache, options);
+  declare_text_options(app, flags.text, flags.rope, options);
+  declare_log_options(app, flags.log);
   in("Adapters",
      app.add_flag(
          "--lora-init-without-apply",
@@ -304,16 +167,23 @@ void declare_serve_options(
   in("Routes",
      app.add_flag("--metrics", options.routes.metrics, "Serve /metrics"));
   in("Routes",
+     app.add_option(
+            "--metrics-port",
+            options.metrics_port,
+            "Serve /metrics on this port of its own; 0 for one that is free")
+         ->check(CLI::Range(0, 65535)));
+  in("Routes",
      app.add_flag(
          "--slots{true},--no-slots{false}",
          options.routes.slots,
          "Whether to serve /slots"));
   in("Routes",
-     app.add_flag("--props", options.routes.props_post, "Allow POST /props"));
-  in("Log",
      app.add_flag(
-         "--log-json", flags.log_json, "Write the access log as JSON lines"));
-  in("Log", app.add_flag("--log-disable", flags.log_disable, "No access log"));
+         "--webui{true},--no-webui{false}",
+         options.routes.playground,
+         "Whether browsers get the playground at /"));
+  in("Routes",
+     app.add_flag("--props", options.routes.props_post, "Allow POST /props"));
   app.add_flag(
       "--warmup{true},--no-warmup{false}",
       options.warmup,
@@ -330,142 +200,15 @@ void declare_serve_options(
 
 void finish_serve_options(
     const ServeFlags& flags, server::ServerOptions& options) {
-  http::Options& net = options.http;
-  for (const std::string& key : flags.api_keys) {
-    for (const std::string& part : split(key)) {
-      net.api_keys.push_back(part);
-    }
-  }
-  if (net.api_keys.empty() && !flags.api_keys.empty()) {
-    throw UsageError(
-        "an --api-key is empty",
-        "the server would be open to everyone",
-        "give the key, or leave the option out");
-  }
-  while (net.prefix.ends_with('/')) {
-    net.prefix.pop_back();
-  }
-  if (!net.prefix.empty() && !net.prefix.starts_with('/')) {
-    net.prefix.insert(0, "/");
-  }
-  if (!flags.api_key_file.empty()) {
-    for (std::string& key : http::read_key_file(flags.api_key_file)) {
-      net.api_keys.push_back(std::move(key));
-    }
-  }
-  if (net.tls.cert_file.empty() != net.tls.key_file.empty()) {
-    throw UsageError(
-        "--ssl-cert-file and --ssl-key-file belong together",
-        "only one of them is given",
-        "give both, or neither");
-  }
-  net.cors.origins = split(flags.origins);
-  net.limits.request_time = std::chrono::seconds(flags.timeout);
-  net.ping_interval = std::chrono::seconds(flags.ping_interval);
-  net.access_log = flags.log_disable ? http::LogFormat::off
-                   : flags.log_json  ? http::LogFormat::json
-                                     : http::LogFormat::text;
-  server::CapacityOptions& capacity = options.capacity;
-  if (capacity.slots == 0) {
-    throw UsageError(
-        "wrong --parallel 0",
-        "without a slot nothing can run",
-        "give a number from 1 up, or -1 for automatic");
-  }
-  if (flags.no_batch) {
-    capacity.slots = 1;
-  }
-  capacity.kv_bytes = flags.kv_budget == "auto"
-                          ? 0
-                          : parse_bytes("--kv-cache-budget", flags.kv_budget);
-  if (flags.kv_budget != "auto" && capacity.kv_bytes == 0) {
-    throw UsageError(
-        "wrong --kv-cache-budget 0",
-        "without memory for keys and values nothing can run",
-        "give a size, or auto");
-  }
-  capacity.prefix_cache.bytes =
-      parse_bytes("--prompt-cache-capacity-bytes", flags.prompt_cache_bytes);
-  capacity.prefix_cache.state_bytes =
-      parse_bytes("--snapshot-cache-capacity-bytes", flags.snapshot_bytes);
-  if (flags.cache_ram_mib >= 0) {
-    capacity.prefix_cache.bytes = flags.cache_ram_mib << 20;
-  }
-  if (flags.no_prompt_cache) {
-    capacity.prefix_cache.bytes = 0;
-  }
-  capacity.prefix_cache.lifetime = std::chrono::seconds(flags.prompt_cache_ttl);
-  capacity.preemption = flags.preemption == "youngest-first"
-                            ? PreemptionPolicy::youngest_first
-                            : PreemptionPolicy::longest_first;
-}
-
-std::vector<UnbuiltOption> serve_unbuilt_options() {
-  auto draft = "speculative decoding with a draft model";
-  auto router = "router mode";
-  auto hub = "downloads from a hub";
-  auto side = "embedding and reranking models";
-  auto media = "image, audio and video input";
-  auto distributed = "running over several machines";
-  auto gguf = "GGUF files; mlxcel import-gguf turns them into folders";
-  auto device = "layers on other devices";
-  auto slots = "saved slots";
-  return {
-      {"--draft-max,--draft", draft, {"16"}},
-      {"--draft-min", draft, {"0"}},
-      {"--spec-type", draft, {"none"}},
-      {"--models-dir", router, {}},
-      {"--models-max", router, {"4"}},
-      {"--models-autoload", router, {}, {}, true},
-      {"--models-preset", router, {}},
-      {"--tags", router, {}},
-      {"--hf-repo,--hf", hub, {}},
-      {"--hf-token", hub, {}},
-      {"--revision", hub, {}},
-      {"--reranker-model", side, {}},
-      {"--embedding-model", side, {}},
-      {"--embeddings,--embedding", side, {}, {}, true},
-      {"--reranking,--rerank", side, {}, {}, true},
-      {"--pooling", side, {}},
-      {"--media-path", media, {}},
-      {"--image-min-tokens", media, {}},
-      {"--image-max-tokens", media, {}},
-      {"--node-role", distributed, {}},
-      {"--serving-bind", distributed, {}},
-      {"--prefill-peers", distributed, {}},
-      {"--decode-peers", distributed, {}},
-      {"--pp-auto", distributed, {}, {}, true},
-      {"--hf-file", gguf, {}},
-      {"--model-url,--mu", gguf, {}},
-      {"--docker-repo", gguf, {}},
-      {"--mmproj", media, {}},
-      {"--control-vector", "control vectors", {}},
-      {"--control-vector-scaled", "control vectors", {}},
-      {"--context-shift", "context shift", {}, {}, true},
-      {"--keep", "context shift", {"0"}},
-      {"--max-kv-size", "a rotating KV cache", {"0"}},
-      {"--slot-save-path", slots, {}},
-      {"--cache-reuse", "reuse of shifted chunks", {"0"}},
-      {"--enable-vlm-prefix-cache", media, {"false"}},
-      {"--decode-storage-backend",
-       "other layouts of the KV cache",
-       {"auto", "paged"}},
-      {"--metrics-port", "a port of its own for metrics", {}},
-      {"--sleep-idle-seconds", "sleeping when idle", {"-1"}},
-      {"--rope-scaling", "other rotations than the config's", {}},
-      {"--rope-scale", "other rotations than the config's", {"1"}},
-      {"--rope-freq-base", "other rotations than the config's", {"0"}},
-      {"--rope-freq-scale", "other rotations than the config's", {"1"}},
-      {"--n-gpu-layers,--gpu-layers", device, {"0", "auto", "all"}},
-      {"--split-mode", device, {"none"}},
-      {"--tensor-split", device, {}},
-      {"--main-gpu", device, {"0"}},
-      {"--flash-attn", "a choice of attention kernels", {"auto", "on"}},
-      {"--numa", "placement by NUMA node", {}},
-      {"--threads-batch", "a second number of threads", {"-1"}},
-      {"--ubatch-size", "a second batch size", {"512"}},
-      {"--tools", "tools of its own", {}},
-  };
+  finish_network(flags.network, options.http);
+  finish_capacity(flags.capacity, options.capacity);
+  finish_cache(flags.cache, options.capacity);
+  finish_text(flags.text, options);
+  options.load.rope = rope_override(flags.rope);
+  options.http.access_log = flags.log.disabled ? http::LogFormat::off
+                            : flags.log.json   ? http::LogFormat::json
+                                               : http::LogFormat::text;
+  options.verbose = flags.log.verbose || flags.log.verbosity >= 4;
 }
 
 }  // namespace mlxcel::cli

@@ -59,15 +59,21 @@ int64_t Engine::add(SequenceOptions options) {
     }
   }
   auto sequence = std::make_unique<Sequence>(next_id_, std::move(options));
-  sequence->cache_key = sequence->options.cache_key;
-  if (traits_.rope_switch_length > 0 && length > traits_.rope_switch_length) {
-    sequence->cache_key += "|long";
-  }
+  key_by_length(*sequence);
   if (states_.needed()) {
     sequence->mark_snapshots();
   }
   sequences_.push_back(std::move(sequence));
   return next_id_++;
+}
+
+// Beyond that length positions turn otherwise.
+void Engine::key_by_length(Sequence& sequence) const {
+  sequence.cache_key = sequence.options.cache_key;
+  if (traits_.rope_switch_length > 0 &&
+      sequence.num_prompt > traits_.rope_switch_length) {
+    sequence.cache_key += "|long";
+  }
 }
 
 bool Engine::idle() const {
@@ -115,7 +121,8 @@ int64_t Engine::num_cached(int64_t id) const {
 
 SequenceInfo Engine::info(int64_t id) const {
   const Sequence& s = at(id);
-  return {s.state, s.num_prompt, s.computed, s.cached, s.num_generated()};
+  int64_t prompt = s.shifted > 0 ? s.original_prompt : s.num_prompt;
+  return {s.state, prompt, s.computed, s.cached, s.num_generated(), s.shifted};
 }
 
 std::exception_ptr Engine::failure(int64_t id) const {
@@ -143,7 +150,7 @@ void apply_mask(std::span<const uint32_t> mask, std::span<float> logits) {
 
 void Engine::draw(Sequence& sequence, std::span<float> logits) {
   int64_t limit = sequence.options.max_tokens;
-  if (options_.max_positions > 0) {
+  if (options_.max_positions > 0 && !options_.context_shift) {
     int64_t room = options_.max_positions - sequence.num_prompt;
     limit = limit < 0 ? room : std::min(limit, room);
   }
@@ -182,6 +189,35 @@ void Engine::draw(Sequence& sequence, std::span<float> logits) {
     reason = FinishReason::length;
   }
   finish(sequence, reason, token);
+}
+
+// As llama-server chooses what to drop: half of the tokens after the kept ones.
+// What is left is a new prompt, whose beginning the prefix cache may hold.
+void Engine::shift(Sequence& sequence) {
+  int64_t length = int64_t(sequence.tokens.size());
+  if (sequence.shifted == 0) {
+    sequence.original_prompt = sequence.num_prompt;
+  }
+  int64_t keep = sequence.options.keep;
+  keep = keep < 0 ? sequence.original_prompt : keep;
+  keep = std::clamp<int64_t>(keep, 0, std::max<int64_t>(0, length - 4));
+  int64_t dropped = std::max<int64_t>(1, (length - keep) / 2);
+  remember(sequence, true);
+  drop_blocks(sequence);
+  sequence.generated_before = sequence.num_generated();
+  auto begin = sequence.tokens.begin() + ptrdiff_t(keep);
+  sequence.tokens.erase(begin, begin + ptrdiff_t(dropped));
+  sequence.num_prompt = int64_t(sequence.tokens.size());
+  sequence.shifted += dropped;
+  sequence.computed = 0;
+  sequence.inserted = 0;
+  sequence.leader = -1;
+  sequence.options.all_prompt_logits = false;
+  key_by_length(sequence);
+  if (states_.needed()) {
+    sequence.mark_snapshots();
+  }
+  sequence.state = SequenceState::waiting;
 }
 
 void Engine::finish(Sequence& sequence, FinishReason reason, int32_t token) {

@@ -48,6 +48,8 @@ struct SequenceOptions {
   // in force. Sequences share blocks under equal keys only.
   std::string cache_key;
   bool use_cache = true;
+  // Prompt tokens that a context shift leaves in place; -1: all of them.
+  int64_t keep = 0;
   // Called with the logits [vocab] at each position, before sampling changes
   // them: all prompt positions when `all_prompt_logits`, else the last, and
   // every generated one.
@@ -61,9 +63,14 @@ enum class PreemptionPolicy : uint8_t { youngest_first, longest_first };
 
 struct EngineOptions {
   int prefill_chunk = 512;    // prompt rows a step at most
+  int prompt_chunk = 0;       // of these, one prompt's; 0: all
+  int max_prefills = 0;       // prompts read in one step; 0: no limit
   int max_sequences = 64;     // running together; later ones wait
   int max_blocks = 0;         // of KV cache; 0: no limit
   int64_t max_positions = 0;  // the model's context; 0: no limit
+  // A full context loses the older half of what comes after the kept tokens;
+  // the rest is read again as a prompt, and the answer goes on.
+  bool context_shift = false;
   // Share blocks of generated positions with later prompts. Their bits are
   // those of the decode arithmetic, not of the prefill's.
   bool reuse_generated = true;
@@ -91,6 +98,7 @@ struct EngineStats {
 struct SequenceInfo {
   SequenceState state = SequenceState::waiting;
   int64_t num_prompt = 0, computed = 0, cached = 0, generated = 0;
+  int64_t shifted = 0;  // tokens that context shifts dropped
 };
 
 class Engine {
@@ -113,6 +121,7 @@ class Engine {
   // What it computed stays in the prefix cache.
   void release(int64_t id);
 
+  // Of what a context shift left, those after it only.
   std::span<const int32_t> generated(int64_t id) const;
   int64_t num_cached(int64_t id) const;  // prompt tokens taken from the cache
   SequenceInfo info(int64_t id) const;
@@ -172,6 +181,8 @@ class Engine {
   void handle_logits();
   void draw(Sequence& sequence, std::span<float> logits);
   void finish(Sequence& sequence, FinishReason reason, int32_t token);
+  void shift(Sequence& sequence);
+  void key_by_length(Sequence& sequence) const;
 
   Model* model_;
   Backend* backend_;

@@ -89,9 +89,11 @@ bool Engine::start(Sequence& sequence, bool alone) {
     sequence.computed = 0;
     return false;
   }
-  sequence.cached = sequence.computed;
-  if (sequence.caches()) {
-    prefix_cache_.count_lookup(int64_t(reusable.size()), sequence.cached);
+  if (sequence.shifted == 0) {  // later on it finds what was its own
+    sequence.cached = sequence.computed;
+    if (sequence.caches()) {
+      prefix_cache_.count_lookup(int64_t(reusable.size()), sequence.cached);
+    }
   }
   sequence.inserted =
       states_.needed() ? sequence.computed : whole_blocks(sequence.computed);

@@ -21,7 +21,8 @@ PrefixCache::PrefixCache(
       window_(window),
       max_blocks_(options.bytes / std::max<int64_t>(1, manager.block_bytes())) {
   if (states.needed()) {
-    max_states_ = options.state_bytes / states.bytes();
+    max_states_ =
+        std::min(options.max_states, options.state_bytes / states.bytes());
     // Without a state nothing can be used.
     max_blocks_ = max_states_ > 0 ? max_blocks_ : 0;
   }
@@ -157,7 +158,8 @@ void PrefixCache::insert(
     std::span<const int32_t> tokens,
     std::span<const int32_t> blocks,
     int32_t state) {
-  if (!enabled() || tokens.empty()) {
+  if (!enabled() || tokens.empty() ||
+      (state >= 0 && int64_t(tokens.size()) < options_.min_state_positions)) {
     slots_.release(state);
     return;
   }
@@ -290,6 +292,16 @@ void PrefixCache::drop_expired() {
   Clock::time_point oldest = Clock::now() - options_.lifetime;
   while (!uses_.empty() && uses_.back()->used < oldest) {
     remove_leaf(*uses_.back());
+  }
+  if (num_states_ == 0 || options_.state_lifetime >= options_.lifetime) {
+    return;
+  }
+  oldest = Clock::now() - options_.state_lifetime;
+  for (auto use = uses_.rbegin(); use != uses_.rend(); ++use) {
+    if ((*use)->used >= oldest) {
+      break;
+    }
+    drop_states(**use);
   }
 }
 

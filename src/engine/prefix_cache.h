@@ -29,6 +29,9 @@ struct PrefixCacheOptions {
   int max_entries = 1024;                    // ends of sequences held
   int64_t min_positions = 32;  // shorter matches are not worth a lookup
   std::chrono::seconds lifetime{3600};  // since the last use
+  int64_t max_states = 4096;            // recurrent states held
+  int64_t min_state_positions = 1;      // states after fewer are not kept
+  std::chrono::seconds state_lifetime{7200};
 };
 
 struct PrefixCacheStats {

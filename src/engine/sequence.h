@@ -13,12 +13,18 @@ struct Engine::Sequence {
   SequenceOptions options;
   Sampler sampler;
   std::vector<int32_t> tokens;  // prompt, then what was generated
-  int64_t num_prompt;
+  int64_t num_prompt;    // tokens that are read with the prefill arithmetic
   int64_t computed = 0;  // positions whose keys and values are in the cache
   int64_t cached = 0;    // of these, taken from the prefix cache
   SequenceState state = SequenceState::waiting;
   FinishReason finish = FinishReason::none;
   std::exception_ptr failure;
+
+  // Of context shifts: the tokens that they dropped, and what had been
+  // generated before the last one.
+  int64_t shifted = 0;
+  int64_t generated_before = 0;
+  int64_t original_prompt = 0;  // num_prompt before the first
 
   // One a block of positions; the first `dropped` are out of every layer's
   // window and no longer owned.
@@ -48,7 +54,7 @@ struct Engine::Sequence {
         num_prompt(int64_t(tokens.size())) {}
 
   int64_t num_generated() const {
-    return int64_t(tokens.size()) - num_prompt;
+    return generated_before + int64_t(tokens.size()) - num_prompt;
   }
   bool running() const {
     return state == SequenceState::running;
@@ -63,6 +69,7 @@ struct Engine::Sequence {
   // last token, which is always computed again. Few: a state is large.
   void mark_snapshots() {
     constexpr size_t kBorders = 4;
+    snapshots.clear();
     for (int64_t i = 0; i + 1 < num_prompt; ++i) {
       if (std::find(
               options.eos.begin(), options.eos.end(), tokens[size_t(i)]) !=

@@ -49,8 +49,16 @@ void Engine::plan_rows() {
   auto remaining = [](const Sequence* sequence) {
     return sequence->num_prompt - sequence->computed - sequence->rows;
   };
+  int64_t own = options_.prompt_chunk > 0 ? options_.prompt_chunk : budget;
+  int prefills = 0;
   auto give = [&](Sequence* sequence, int64_t limit) {
-    int64_t rows = std::min({limit, budget, remaining(sequence)});
+    bool one_more = sequence->rows == 0;
+    if (one_more && options_.max_prefills > 0 &&
+        prefills >= options_.max_prefills) {
+      return;
+    }
+    int64_t rows =
+        std::min({limit, budget, remaining(sequence), own - sequence->rows});
     if (states_.needed()) {
       // A step ends where a state is kept.
       rows = std::min(
@@ -63,6 +71,7 @@ void Engine::plan_rows() {
     }
     sequence->rows += rows;
     budget -= rows;
+    prefills += one_more && rows > 0 ? 1 : 0;
   };
   Sequence* oldest = reading_.front();
   give(oldest, (budget + 1) / 2);
@@ -178,7 +187,7 @@ void Engine::handle_logits() {
     for (int i = 0; i < scheduled.outputs; ++i, ++row) {
       std::span<float> logits = std::span(logits_).subspan(row * vocab, vocab);
       if (sequence.options.on_logits) {
-        sequence.options.on_logits(first + i, logits);
+        sequence.options.on_logits(sequence.shifted + first + i, logits);
       }
       if (first + i + 1 == int64_t(sequence.tokens.size())) {
         draw(sequence, logits);
@@ -186,6 +195,11 @@ void Engine::handle_logits() {
     }
     remember(sequence, false);
     drop_unseen_blocks(sequence);
+    if (options_.context_shift && options_.max_positions > 0 &&
+        sequence.running() &&
+        int64_t(sequence.tokens.size()) >= options_.max_positions) {
+      shift(sequence);
+    }
   }
 }
 

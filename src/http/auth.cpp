@@ -34,10 +34,13 @@ bool is_constant_time_equal(std::string_view a, std::string_view b) {
 // http://localhost:3000, https://127.0.0.1, http://[::1]:8080
 bool is_local(std::string_view origin) {
   size_t scheme = origin.find("://");
-  if (scheme == std::string_view::npos) {
-    return false;
-  }
-  std::string_view host = origin.substr(scheme + 3);
+  return scheme != std::string_view::npos &&
+         is_local_host(origin.substr(scheme + 3));
+}
+
+}  // namespace
+
+bool is_local_host(std::string_view host) {
   size_t port = host.starts_with('[') ? host.find(']') : host.find(':');
   if (host.starts_with('[')) {
     host = host.substr(0, port == std::string_view::npos ? port : port + 1);
@@ -48,7 +51,14 @@ bool is_local(std::string_view origin) {
          host.ends_with(".localhost");
 }
 
-}  // namespace
+bool is_rebound(const Request& request, const Options& options) {
+  bool local = is_local_host(options.host) || options.host == "::1" ||
+               options.host.starts_with("127.");
+  bool browser = !request.header("origin").empty() ||
+                 !request.header("sec-fetch-site").empty();
+  return local && browser && options.cors.origins.empty() &&
+         !is_local_host(request.header("host"));
+}
 
 std::string_view key_of(const Request& request) {
   std::string_view bearer = request.header("authorization");
@@ -111,7 +121,8 @@ Fields preflight_headers(
   }
   Fields fields = {
       {"access-control-allow-methods",
-       fmt::format("{}", fmt::join(methods, ", "))},
+       cors.methods.empty() ? fmt::format("{}", fmt::join(methods, ", "))
+                            : cors.methods},
       {"access-control-allow-headers", headers},
       {"access-control-max-age", std::to_string(cors.max_age)}};
   if (wants_private_network) {

@@ -18,6 +18,13 @@ std::string_view key_of(const Request& request);
 // taken tells nothing about a key but its length.
 bool is_known_key(std::string_view key, const std::vector<std::string>& keys);
 
+// localhost, 127.0.0.1, [::1] or below .localhost, with any port.
+bool is_local_host(std::string_view host);
+
+// A web page whose own name leads to this server, which listens for this
+// machine alone and allows no such page: how DNS rebinding looks from here.
+bool is_rebound(const Request& request, const Options& options);
+
 // The CORS headers of an answer to a page of that origin; empty when the
 // origin may not call.
 std::optional<Fields> cors_headers(

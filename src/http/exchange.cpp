@@ -313,6 +313,18 @@ bool Connection::accept_origin(
     Exchange& exchange, const std::vector<std::string>& allowed) {
   const Request& request = exchange.request;
   std::string_view origin = request.header("origin");
+  if (is_rebound(request, shared_->options)) {
+    reject(
+        exchange,
+        Failure(
+            403,
+            "permission_error",
+            cat("this server is for this machine, and pages of ",
+                request.header("host"),
+                " may not call it; start it with --allowed-origins to allow "
+                "them")));
+    return false;
+  }
   if (origin.empty()) {
     return true;
   }

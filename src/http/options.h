@@ -28,6 +28,7 @@ struct Limits {
 struct Cors {
   std::vector<std::string> origins;
   std::string headers = "*";  // what preflight answers allow
+  std::string methods;        // the same; empty: those of the path
   bool credentials = false;
   int max_age = 86400;  // seconds that a browser keeps a preflight answer
 };
@@ -49,6 +50,7 @@ struct Options {
   Cors cors;
   Limits limits;
   int threads = 2;
+  bool handle_signals = true;  // SIGINT and SIGTERM drain and stop
   std::chrono::milliseconds ping_interval{30'000};  // 0: none
   LogFormat access_log = LogFormat::text;
 };

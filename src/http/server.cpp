@@ -4,11 +4,14 @@
 #include "core/log.h"
 #include "http/connection.h"
 
+#include <netinet/tcp.h>
 #include <openssl/err.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 
 namespace mlxcel::http {
@@ -50,6 +53,23 @@ std::string name_of(const Protocol::endpoint& endpoint) {
   tcp.resize(endpoint.size());
   std::memcpy(tcp.data(), endpoint.data(), endpoint.size());
   return show(tcp.address().to_string(), tcp.port());
+}
+
+// A client whose machine has gone says nothing any more: without probes its
+// connection, and what it asked for, would stay until a write fails.
+void watch_peer(int socket) {
+  auto set = [socket](int level, int option, int value) {
+    ::setsockopt(socket, level, option, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+#ifdef TCP_KEEPIDLE
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);   // seconds
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);  // seconds
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+#endif
+#ifdef TCP_USER_TIMEOUT
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);  // ms that bytes go unconfirmed
+#endif
 }
 
 void require_file(const std::filesystem::path& path, const char* option) {
@@ -108,6 +128,30 @@ void set_up_tls(std::optional<asio::ssl::context>& context, const Tls& tls) {
 
 }  // namespace
 
+int allowed_connections(int wanted) {
+  // What a server opens beside connections: weights, adapters, logs.
+  constexpr rlim_t kOtherFiles = 64;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return wanted;
+  }
+  rlim_t needed = rlim_t(wanted) + kOtherFiles;
+  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < needed) {
+    rlimit more = limit;
+    more.rlim_cur = limit.rlim_max == RLIM_INFINITY
+                        ? needed
+                        : std::min(needed, limit.rlim_max);
+    if (::setrlimit(RLIMIT_NOFILE, &more) == 0) {
+      limit = more;
+    }
+  }
+  if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= needed) {
+    return wanted;
+  }
+  return std::max(
+      1, int(limit.rlim_cur) - int(std::min(kOtherFiles, limit.rlim_cur / 2)));
+}
+
 struct Server::State {
   State(Options settings, const Router& router, Registry* metrics)
       : shared(std::make_shared<Shared>(std::move(settings), router, metrics)),
@@ -119,6 +163,7 @@ struct Server::State {
   void bind_tcp();
   bool try_bind(const Tcp::endpoint& endpoint, bool only_v6, error_code& error);
   void listen_unix();
+  void listen();
   void run();
   void accept_on(Acceptor& acceptor);
   awaitable<void> accept_all(Acceptor& acceptor);
@@ -134,6 +179,7 @@ struct Server::State {
   std::function<void()> on_drain;
   uint16_t port = 0;
   bool bound = false;
+  bool listening = false;
   // Of the unix socket that we made, so that only our own is removed.
   std::optional<std::pair<dev_t, ino_t>> socket_file;
 };
@@ -270,7 +316,10 @@ void Server::State::bind_tcp() {
   }
 }
 
-void Server::State::run() {
+void Server::State::listen() {
+  if (listening) {
+    return;
+  }
   bind();
   if (is_unix(shared->options.host)) {
     listen_unix();
@@ -282,10 +331,19 @@ void Server::State::run() {
       throw cannot_listen(show(shared->options.host, port), error.message());
     }
   }
+  listening = true;
+}
+
+void Server::State::run() {
+  listen();
+  shared->options.limits.connections =
+      allowed_connections(shared->options.limits.connections);
   // The set is kept alive by an operation that waits; with the last connection
   // of a drain it ends, and with it the threads.
-  signals.add(SIGINT);
-  signals.add(SIGTERM);
+  if (shared->options.handle_signals) {
+    signals.add(SIGINT);
+    signals.add(SIGTERM);
+  }
   std::signal(SIGPIPE, SIG_IGN);
   shared->when_empty = [this] {
     asio::post(control, [this] {
@@ -333,6 +391,7 @@ awaitable<void> Server::State::accept_all(Acceptor& acceptor) {
     if (name != "unix") {
       error_code ignored;
       socket.set_option(Tcp::no_delay(true), ignored);
+      watch_peer(socket.native_handle());
     }
     auto connection = std::make_shared<Connection>(
         shared, std::move(socket), std::move(name));
@@ -406,6 +465,10 @@ Server::~Server() = default;
 
 void Server::bind() {
   state_->bind();
+}
+
+void Server::listen() {
+  state_->listen();
 }
 
 uint16_t Server::port() const {

@@ -11,6 +11,10 @@
 
 namespace mlxcel::http {
 
+// Of so many connections, those that the limit on open files allows, which is
+// raised as far as this process may.
+int allowed_connections(int wanted);
+
 class Server {
  public:
   // The router must live as long as the server. With a registry, the server
@@ -26,7 +30,11 @@ class Server {
   std::string url() const;
   uint16_t port() const;
 
-  // Accepts and serves until stopped; binds first if nobody has. The first
+  // From here on clients can connect; they are answered once run() is called.
+  // Binds first if nobody has.
+  void listen();
+
+  // Accepts and serves until stopped; listens first if nobody has. The first
   // SIGINT or SIGTERM drains: no new connections, running requests end. The
   // second cancels what runs. Returns when all handlers have returned.
   void run();

@@ -99,6 +99,19 @@ void check_dtype(const LoadOptions& options) {
   }
 }
 
+void check_rope(const LoadOptions& options, const DecoderSpec& spec) {
+  bool turns = std::any_of(
+      spec.blocks.begin(), spec.blocks.end(), [](const BlockSpec& block) {
+        return block.attention.rope != nullptr;
+      });
+  if (options.rope.changes() && !turns) {
+    throw UsageError(
+        "the --rope options change nothing here",
+        "this model has no rotary embedding",
+        "leave them out");
+  }
+}
+
 // The checkpoint's tensors in the form that surgery and adapters expect.
 WeightMap read_weights(
     const LoadOptions& options,
@@ -150,10 +163,12 @@ LoadedModel load_model(const LoadOptions& options) {
   LoadedModel out;
   out.folder = checkpoint_folder(options.model);
   out.config = read_config(out.folder);
+  override_rope(out.config, options.rope);
   Detection detection = detect_model(out.folder, out.config);
   const Family& family = require_generation(detection, out.config);
   out.family = &family;
   NameMap names(family.names, decoder_spec(family, out.config));
+  check_rope(options, names.spec());
   out.max_positions = max_positions_of(out.config);
 
   clock.begin("weights");

@@ -4,6 +4,7 @@
 
 #include "io/config.h"
 #include "io/weight_map.h"
+#include "loading/rope_override.h"
 #include "models/model.h"
 
 #include <filesystem>
@@ -38,6 +39,7 @@ struct LoadOptions {
   std::optional<DType> dtype;  // activations; unset: the checkpoint's
   std::vector<AdapterRequest> adapters;
   std::optional<std::filesystem::path> surgery;  // unset: MLXCEL_SURGERY
+  RopeOverride rope;
   // Called with phase name and share done in [0, 1].
   std::function<void(std::string_view phase, double done)> progress;
 };

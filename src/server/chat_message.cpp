@@ -40,10 +40,13 @@ std::vector<ChatDelta> ChatMessage::push(std::string_view text, bool last) {
   return deltas;
 }
 
-json message_json(const ChatMessage& message) {
+json message_json(const ChatMessage& message, bool alias) {
   json out = {{"role", "assistant"}, {"content", message.content()}};
   if (!message.reasoning().empty()) {
     out["reasoning_content"] = message.reasoning();
+    if (alias) {
+      out["reasoning"] = message.reasoning();
+    }
   }
   if (!message.calls().empty()) {
     if (message.content().empty()) {
@@ -60,12 +63,14 @@ json message_json(const ChatMessage& message) {
   return out;
 }
 
-json delta_json(const ChatDelta& delta) {
+json delta_json(const ChatDelta& delta, bool alias) {
   switch (delta.kind) {
     case Kind::content:
       return {{"content", delta.text}};
     case Kind::reasoning:
-      return {{"reasoning_content", delta.text}};
+      return alias
+                 ? json{{"reasoning_content", delta.text}, {"reasoning", delta.text}}
+                 : json{{"reasoning_content", delta.text}};
     case Kind::call: {
       json call = {
           {"index", delta.index},

@@ -42,10 +42,11 @@ class ChatMessage {
   std::vector<ToolCall> calls_;
 };
 
-// OpenAI's {"role", "content", "reasoning_content", "tool_calls"}.
-nlohmann::json message_json(const ChatMessage& message);
+// OpenAI's {"role", "content", "reasoning_content", "tool_calls"}; `alias`: the
+// thoughts stand under "reasoning" too, as some clients expect them.
+nlohmann::json message_json(const ChatMessage& message, bool alias);
 // The "delta" of a chunk.
-nlohmann::json delta_json(const ChatDelta& delta);
+nlohmann::json delta_json(const ChatDelta& delta, bool alias);
 // "stop", "length" or "tool_calls".
 const char* chat_finish_reason(const ChatMessage& message, StopKind stop);
 

@@ -158,10 +158,19 @@ ordered_json read_format(const ordered_json& format, const std::string& name) {
   return inner["schema"];
 }
 
+AnswerWishes default_wishes(const ServedModel& model) {
+  AnswerWishes wishes;
+  wishes.reasoning =
+      model.answers.parse ? model.answers.reasoning : ReasoningFormat::none;
+  wishes.reasoning_budget = model.answers.reasoning_budget;
+  return wishes;
+}
+
 AnswerWishes read_answer_wishes(
     Body& body, const ordered_json& raw, const ServedModel& model) {
-  AnswerWishes wishes;
-  wishes.reasoning = model.reasoning;
+  AnswerWishes wishes = default_wishes(model);
+  wishes.reasoning_budget =
+      body.integer("reasoning_budget", wishes.reasoning_budget, -1);
   if (std::optional<std::string> format = body.text("reasoning_format")) {
     try {
       wishes.reasoning = reasoning_format(*format);
@@ -387,12 +396,20 @@ ChatPlan plan_chat(
   }
   plan.prompt = render_plan(input, model);
   plan.output.prompt = end_of_prompt(plan.prompt.text, plan.output.marks);
-  if (tools || format->body == CallBody::harmony) {
+  bool reads = tools || format->body == CallBody::harmony;
+  if (reads && model.answers.parse) {
     plan.output.format = format;
     plan.output.tools = callable;
   }
   plan.kept_special =
       tokens_of_marks(*format, plan.output.marks, *model.tokenizer);
+  bool thinks = source.find(plan.output.marks.close) != std::string::npos;
+  if (thinks) {
+    plan.thoughts = {
+        wishes.reasoning_budget,
+        plan.output.marks,
+        plan.output.prompt == PromptEnd::thinking};
+  }
 
   if (wishes.grammar) {
     compile(wishes.grammar, "grammar", model, &plan.grammar);
@@ -406,12 +423,12 @@ ChatPlan plan_chat(
   rules.schema = wishes.schema;
   rules.marks = plan.output.marks;
   rules.prompt = plan.output.prompt;
-  rules.may_think = source.find(plan.output.marks.close) != std::string::npos &&
-                    plan.prompt.text.find(
-                        plan.output.marks.close,
-                        plan.prompt.text.size() -
-                            std::min<size_t>(plan.prompt.text.size(), 64)) ==
-                        std::string::npos;
+  rules.may_think =
+      thinks && plan.prompt.text.find(
+                    plan.output.marks.close,
+                    plan.prompt.text.size() -
+                        std::min<size_t>(plan.prompt.text.size(), 64)) ==
+                    std::string::npos;
   const char* field = rules.calls_required ? "tools" : "response_format";
   std::optional<GrammarSource> grammar = as_bad_request(
       field, [&] { return output_grammar(rules, *model.tokenizer); });
@@ -423,6 +440,7 @@ void apply_plan(const ChatPlan& plan, GenerationRequest& generation) {
   generation.prompt = plan.prompt.tokens;
   generation.grammar = plan.grammar;
   generation.kept_special = plan.kept_special;
+  generation.thoughts = plan.thoughts;
 }
 
 }  // namespace mlxcel::server

@@ -25,11 +25,15 @@ struct AnswerWishes {
   nlohmann::ordered_json schema;         // of the answer; null: none
   std::optional<GrammarSource> grammar;  // of the answer as a whole
   ReasoningFormat reasoning = ReasoningFormat::deepseek;
+  int64_t reasoning_budget = -1;  // tokens of a thought at most; -1: any
 };
 
 // `tools`, `tool_choice`, `parallel_tool_calls`, `response_format`,
 // `json_schema`, `grammar` and `reasoning_format` of an OpenAI body. Throws
 // Failure that names the field.
+// What holds for requests that say nothing else.
+AnswerWishes default_wishes(const ServedModel& model);
+
 AnswerWishes read_answer_wishes(
     Body& body, const nlohmann::ordered_json& raw, const ServedModel& model);
 
@@ -50,6 +54,7 @@ struct ChatPlan {
   ChatOutputOptions output;
   std::shared_ptr<const Grammar> grammar;  // null: the answer is free
   std::vector<int32_t> kept_special;       // tokens that the reader needs
+  ThoughtBudget thoughts;
 };
 
 // Throws Failure for a schema or grammar that cannot be used.

@@ -110,6 +110,21 @@ ChatInput read_chat_input(
   return input;
 }
 
+namespace {
+
+// Whether the last message is the beginning of the answer that is asked for.
+bool begins_answer(const ChatInput& input, const ServedModel& model) {
+  if (!model.answers.prefill_assistant || !input.add_generation_prompt ||
+      input.messages.size() < 2) {
+    return false;
+  }
+  const ordered_json& last = input.messages.back();
+  return last["role"] == "assistant" && !last.contains("tool_calls") &&
+         last["content"].is_string() && !last["content"].empty();
+}
+
+}  // namespace
+
 std::string render_chat(const ChatInput& input, const ServedModel& model) {
   if (!model.chat_template) {
     throw Failure::bad_request(
@@ -121,7 +136,14 @@ std::string render_chat(const ChatInput& input, const ServedModel& model) {
   rendered.tools = input.tools.is_null() ? nullptr : &input.tools;
   rendered.kwargs = &input.kwargs;
   rendered.add_generation_prompt = input.add_generation_prompt;
-  return model.chat_template->render(rendered);
+  if (!begins_answer(input, model)) {
+    return model.chat_template->render(rendered);
+  }
+  ordered_json before = input.messages;
+  before.erase(before.size() - 1);
+  rendered.messages = &before;
+  return model.chat_template->render(rendered) +
+         input.messages.back()["content"].get<std::string>();
 }
 
 ChatPrompt chat_prompt(const ChatInput& input, const ServedModel& model) {

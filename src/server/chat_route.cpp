@@ -56,6 +56,9 @@ Chat read_chat(const App& app, const http::Request& request) {
   ignore_client_fields(body);
   AnswerWishes wishes = read_answer_wishes(body, raw, app.model);
   ChatInput input = read_chat_input(body, raw, app.model);
+  if (std::optional<std::string> effort = body.text("reasoning_effort")) {
+    input.kwargs["reasoning_effort"] = *effort;
+  }
   body.finish();
   chat.plan = plan_chat(std::move(input), wishes, app.model);
   apply_plan(chat.plan, generation);
@@ -146,7 +149,10 @@ http::Task<> stream_chat(
     }
     json logprobs = logprobs_of(app, chat, *part);
     for (const ChatDelta& delta : deltas) {
-      json chunk = chunk_of(chat, part->index, delta_json(delta));
+      json chunk = chunk_of(
+          chat,
+          part->index,
+          delta_json(delta, app.model.answers.reasoning_alias));
       chunk["choices"][0]["logprobs"] = std::exchange(logprobs, json(nullptr));
       bool sent = co_await write_chunk(response, chunk);
       if (!sent) {
@@ -197,7 +203,7 @@ http::Task<> answer_chat(
     message.push(part.text, true);
     body["choices"].push_back(
         {{"index", part.index},
-         {"message", message_json(message)},
+         {"message", message_json(message, app.model.answers.reasoning_alias)},
          {"logprobs", logprobs_of(app, chat, part)},
          {"finish_reason", chat_finish_reason(message, part.end->stop)}});
     log_generation(response, *part.end);
@@ -219,6 +225,15 @@ void add_chat_routes(http::Router& router, const App& app) {
     return answer_chat(app, request, response);
   };
   router.add({"/v1/chat/completions", "/chat/completions"}, route);
+  route.handler = http::immediate(
+      [&app](const http::Request& request, http::Response& response) {
+        Chat chat = read_chat(app, request);
+        response.send_json(
+            200, input_tokens_json(chat.generation.prompt.size()));
+      });
+  router.add(
+      {"/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"},
+      route);
 }
 
 }  // namespace mlxcel::server

@@ -25,7 +25,6 @@ struct CompletionRequest {
 void refuse_native(Body& body) {
   body.neutral("n_cmpl", {1});
   body.neutral("n_indent", {0});
-  body.neutral("n_keep", {0});
   body.neutral("n_discard", {0});
   body.neutral("t_max_predict_ms", {0, -1});
   body.neutral("return_progress", {false});
@@ -90,6 +89,11 @@ CompletionRequest read_request(const App& app, const http::Request& request) {
              std::none_of(prompt->begin(), prompt->end(), [](const json& part) {
                return part.is_number();
              });
+  if (app.model.context_shift) {
+    base.keep = body.integer("n_keep", base.keep, -1);
+  } else {
+    body.neutral("n_keep", {0}, "the server runs without --context-shift");
+  }
   refuse_native(body);
   body.finish();
   for (std::vector<int32_t>& tokens : prompts) {
@@ -218,11 +222,13 @@ json result_of(
       {"generation_settings", settings_of(generation)},
       {"prompt", app.model.tokenizer->decode(generation.prompt, false)},
       {"has_new_line", false},
-      {"truncated", false},
+      {"truncated", end.shifted_tokens > 0},
       {"stop_type", stop_type(end.stop)},
       {"stopping_word", end.stopping_word},
       // The last token is drawn, not computed.
-      {"tokens_cached", end.prompt_tokens + std::max<int64_t>(drawn - 1, 0)},
+      {"tokens_cached",
+       end.prompt_tokens + std::max<int64_t>(drawn - 1, 0) -
+           end.shifted_tokens},
       {"timings", timings_of(end)},
   };
   std::string text = app.model.tokenizer->decode(end.tokens, true);

@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "server/adapters.h"
+#include "text/chat_output.h"
 #include "text/constraint.h"
 
 #include <atomic>
@@ -18,6 +19,13 @@
 
 namespace mlxcel::server {
 
+// How long an answer may think.
+struct ThoughtBudget {
+  int64_t tokens = -1;  // -1: as long as it likes
+  Marks marks;          // of a thought
+  bool begun = false;   // the prompt ends inside one
+};
+
 struct GenerationRequest {
   std::vector<int32_t> prompt;
   int64_t max_tokens = -1;  // -1: until the context is full
@@ -25,6 +33,7 @@ struct GenerationRequest {
   std::vector<std::string> stops;
   AdapterChoice adapters;
   bool ignore_eos = false;
+  int64_t keep = 0;  // prompt tokens that a context shift leaves; -1: all
   bool cache_prompt = true;
   bool skip_special = true;           // leave special tokens out of the text
   std::vector<int32_t> kept_special;  // but not these
@@ -35,6 +44,7 @@ struct GenerationRequest {
   bool prompt_logprobs = false;  // of the prompt's tokens too
   // What the answer has to look like; null: anything.
   std::shared_ptr<const Grammar> grammar;
+  ThoughtBudget thoughts;
 };
 
 struct TokenLogprob {
@@ -48,6 +58,7 @@ struct GenerationEnd {
   std::string stopping_word;  // with StopKind::stop_string
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;                  // of the prompt
+  int64_t shifted_tokens = 0;                 // dropped by context shifts
   double queue_seconds = 0;                   // until it began to run
   double prompt_seconds = 0;                  // from there to the first token
   double decode_seconds = 0;                  // from there to the end

@@ -156,8 +156,7 @@ ordered_json messages_conversation(
 
 AnswerWishes messages_wishes(
     const ordered_json& body, const ServedModel& model) {
-  AnswerWishes wishes;
-  wishes.reasoning = model.reasoning;
+  AnswerWishes wishes = default_wishes(model);
   auto tools = body.find("tools");
   if (tools != body.end() && tools->is_array() && !tools->empty()) {
     wishes.tools = ordered_json::array();

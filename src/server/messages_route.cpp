@@ -31,7 +31,9 @@ ChatPlan read_plan(
   if (const json* thinking = body.find("thinking")) {
     Body options(*thinking);
     std::string type = options.text("type").value_or("");
-    options.ignore({"budget_tokens", "display"});
+    wishes.reasoning_budget =
+        options.integer("budget_tokens", wishes.reasoning_budget, 0);
+    options.ignore({"display"});
     options.finish();
     if (type != "enabled" && type != "disabled" && type != "adaptive") {
       Body::refuse("thinking", "must be of the type enabled or disabled");

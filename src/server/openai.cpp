@@ -48,6 +48,10 @@ json usage_of(
       {"prompt_tokens_details", {{"cached_tokens", cached}}}};
 }
 
+json input_tokens_json(size_t tokens) {
+  return {{"object", "response.input_tokens"}, {"input_tokens", tokens}};
+}
+
 StreamOptions read_stream_options(Body& body) {
   StreamOptions out;
   out.stream = body.flag("stream", false);

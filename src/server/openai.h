@@ -24,6 +24,9 @@ const char* finish_reason(StopKind stop);
 nlohmann::json usage_of(
     const std::vector<GenerationEnd>& ends, size_t answers_per_prompt);
 
+// {"object": "response.input_tokens", "input_tokens"}.
+nlohmann::json input_tokens_json(size_t tokens);
+
 struct StreamOptions {
   bool stream = false;
   bool include_usage = false;

@@ -72,16 +72,16 @@ bool wants_page(std::string_view accept) {
          html < accept.find("application/json");
 }
 
-void add_playground_route(http::Router& router) {
+void add_playground_route(http::Router& router, bool shown) {
   http::Route route;
   route.method = "GET";
   route.path = "/";
   route.access = http::Access::open;
   route.handler = http::immediate(
-      [page = make_page()](
+      [page = make_page(), shown](
           const http::Request& request, http::Response& response) {
         response.add_header("vary", "accept");
-        if (!wants_page(request.header("accept"))) {
+        if (!shown || !wants_page(request.header("accept"))) {
           response.send_json(200, {{"status", "ok"}});
           return;
         }

@@ -10,7 +10,7 @@
 namespace mlxcel::server {
 
 // GET /: the page for browsers (Accept: text/html), the health JSON for others.
-void add_playground_route(http::Router& router);
+void add_playground_route(http::Router& router, bool shown = true);
 
 // Whether an Accept header ranks HTML before JSON, or names it alone.
 bool wants_page(std::string_view accept);

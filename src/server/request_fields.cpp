@@ -147,6 +147,7 @@ void read_sampling(
   request.sampling = std::move(p);
   request.ignore_eos = body.flag("ignore_eos", false);
   request.cache_prompt = body.flag("cache_prompt", model.defaults.cache_prompt);
+  request.keep = model.defaults.keep;
   request.stops = body.texts("stop");
   for (const std::string& stop : request.stops) {
     if (stop.empty()) {

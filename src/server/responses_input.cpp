@@ -121,8 +121,7 @@ ordered_json responses_messages(const ordered_json& body, const ServedModel&) {
 
 AnswerWishes responses_wishes(
     const ordered_json& body, const ServedModel& model) {
-  AnswerWishes wishes;
-  wishes.reasoning = model.reasoning;
+  AnswerWishes wishes = default_wishes(model);
   auto tools = body.find("tools");
   if (tools != body.end() && !tools->is_null() && !tools->empty()) {
     if (!tools->is_array()) {

@@ -425,6 +425,13 @@ void add_responses_routes(http::Router& router, const App& app) {
     return respond(app, request, response);
   };
   router.add({"/v1/responses", "/responses"}, route);
+  route.handler = http::immediate(
+      [&app](const http::Request& request, http::Response& response) {
+        ResponsesRequest wanted = read_request(app, request);
+        response.send_json(
+            200, input_tokens_json(wanted.generation.prompt.size()));
+      });
+  router.add({"/v1/responses/input_tokens", "/responses/input_tokens"}, route);
 }
 
 }  // namespace mlxcel::server

@@ -6,7 +6,7 @@
 namespace mlxcel::server {
 
 void add_routes(http::Router& router, const App& app) {
-  add_playground_route(router);
+  add_playground_route(router, app.switches.playground);
   add_health_routes(router, app);
   add_model_routes(router, app);
   add_completion_routes(router, app);

@@ -16,6 +16,7 @@ struct RouteSwitches {
   bool metrics = false;
   bool slots = true;
   bool props_post = false;
+  bool playground = true;
 };
 
 // All parts outlive the routes.

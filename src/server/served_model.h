@@ -27,7 +27,17 @@ struct RequestDefaults {
   int64_t max_tokens = -1;
   std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};
   bool cache_prompt = true;
+  int64_t keep = 0;  // prompt tokens that a context shift leaves; -1: all
   std::optional<GrammarSource> grammar;  // of answers that have no other
+};
+
+// How answers of the chat routes are read and written.
+struct AnswerOptions {
+  ReasoningFormat reasoning = ReasoningFormat::deepseek;
+  bool parse = true;              // thoughts and calls leave the text
+  bool prefill_assistant = true;  // a last assistant message is gone on with
+  bool reasoning_alias = true;    // "reasoning" beside "reasoning_content"
+  int64_t reasoning_budget = -1;  // tokens of a thought at most; -1: any
 };
 
 // The text of every token, for what has to look at all of them.
@@ -64,7 +74,8 @@ struct ServedModel {
   nlohmann::ordered_json template_kwargs = nlohmann::ordered_json::object();
   std::unique_ptr<TokenTexts> token_texts;
   std::unique_ptr<GrammarCompiler> grammars;
-  ReasoningFormat reasoning = ReasoningFormat::deepseek;
+  AnswerOptions answers;
+  bool context_shift = false;
   RequestDefaults defaults;
 
   // A token's text as one string: its bytes where they are UTF-8 of their own,

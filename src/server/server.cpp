@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <future>
 #include <optional>
+#include <thread>
 
 namespace mlxcel::server {
 
@@ -58,12 +59,19 @@ std::string template_source(const fs::path& folder) {
 // The text side of the model.
 ServedModel open_text(const ServerOptions& options, const fs::path& folder) {
   ServedModel model;
-  model.template_kwargs = parse_kwargs(options.chat_template.kwargs);
+  const ChatTemplateOptions& chat = options.chat_template;
+  model.template_kwargs = parse_kwargs(chat.kwargs);
+  if (chat.thinking && !model.template_kwargs.contains("enable_thinking")) {
+    model.template_kwargs["enable_thinking"] = *chat.thinking;
+  }
+  if (!chat.reasoning_effort.empty() &&
+      !model.template_kwargs.contains("reasoning_effort")) {
+    model.template_kwargs["reasoning_effort"] = chat.reasoning_effort;
+  }
   model.tokenizer = Tokenizer::load(folder);
-  const ChatTemplateOptions& given = options.chat_template;
-  if (!given.text.empty() || !given.file.empty()) {
+  if (!chat.text.empty() || !chat.file.empty()) {
     model.chat_template_source =
-        given.text.empty() ? read_text_file(given.file) : given.text;
+        chat.text.empty() ? read_text_file(chat.file) : chat.text;
     model.chat_template =
         ChatTemplate::from_source(model.chat_template_source, folder);
   } else {
@@ -107,6 +115,10 @@ Capacity capacity_of(const CapacityOptions& options, const LoadedModel& model) {
     }
     context = context > 0 ? std::min(context, own) : own;
   }
+  if (options.max_positions > 0) {
+    context = context > 0 ? std::min(context, options.max_positions)
+                          : options.max_positions;
+  }
   out.context = context;
   if (block_bytes == 0) {
     return out;
@@ -137,6 +149,95 @@ Capacity capacity_of(const CapacityOptions& options, const LoadedModel& model) {
   return out;
 }
 
+EngineOptions engine_options_of(
+    const ServerOptions& options,
+    const Capacity& capacity,
+    const LoadedModel& model) {
+  const CapacityOptions& given = options.capacity;
+  EngineOptions out;
+  out.prefill_chunk = given.prefill_chunk;
+  out.prompt_chunk = given.prompt_chunk;
+  out.max_prefills = given.max_prefills;
+  out.max_sequences = capacity.slots;
+  out.max_blocks = capacity.max_blocks;
+  out.max_positions = capacity.context;
+  out.context_shift = given.context_shift;
+  out.reuse_generated = !options.deterministic;
+  out.prefix_cache = given.prefix_cache;
+  if (given.prefix_positions > 0) {
+    out.prefix_cache.bytes = std::min(
+        out.prefix_cache.bytes,
+        blocks_for(given.prefix_positions) *
+            model.model->kv_cache_spec().bytes_per_block());
+  }
+  out.preemption = given.preemption;
+  out.admission_watermark = given.admission_watermark;
+  out.step_seconds = given.step_seconds;
+  return out;
+}
+
+void describe(const EngineOptions& engine, const LoadedModel& model) {
+  int64_t block = model.model->kv_cache_spec().bytes_per_block();
+  log_info(
+      cat("KV cache: at most ",
+          engine.max_blocks,
+          " blocks of ",
+          kKvBlockSize,
+          " positions, ",
+          block,
+          " bytes each; prompt cache: at most ",
+          engine.prefix_cache.bytes,
+          " bytes; a step reads at most ",
+          engine.prefill_chunk,
+          " prompt tokens; weights: ",
+          model.weight_bytes,
+          " bytes; activations: ",
+          model.activation_dtype));
+}
+
+// Serves /metrics on a port of its own until it is destroyed, so that a scraper
+// gets through while the main port is busy, and while it drains.
+class MetricsServer {
+ public:
+  MetricsServer(
+      http::Options options, int port, const http::Registry& metrics) {
+    options.port = uint16_t(port);
+    if (options.host.ends_with(".sock")) {
+      options.host = "127.0.0.1";
+    }
+    options.prefix.clear();
+    options.threads = 1;
+    options.handle_signals = false;
+    http::Route route;
+    route.method = "GET";
+    route.path = "/metrics";
+    route.handler = http::immediate(
+        [&metrics](const http::Request&, http::Response& response) {
+          response.send(
+              200, std::string(http::Registry::kContentType), metrics.text());
+        });
+    router_.add(std::move(route));
+    server_.emplace(std::move(options), router_);
+    server_->bind();
+  }
+  void start() {
+    server_->listen();
+    log_info(cat("Metrics at ", server_->url(), "/metrics"));
+    thread_ = std::thread([this] { server_->run(); });
+  }
+  ~MetricsServer() {
+    if (thread_.joinable()) {
+      server_->stop();
+      thread_.join();
+    }
+  }
+
+ private:
+  http::Router router_;
+  std::optional<http::Server> server_;
+  std::thread thread_;
+};
+
 // The first step reads in what later ones use.
 void warm_up(Engine& engine) {
   int64_t id = engine.add({.prompt = {0}, .max_tokens = 2, .use_cache = false});
@@ -165,6 +266,10 @@ void run_server(ServerOptions options) {
   http::Registry metrics;
   http::Server server(options.http, router, &metrics);
   server.bind();
+  std::optional<MetricsServer> metrics_server;
+  if (options.metrics_port >= 0) {
+    metrics_server.emplace(options.http, options.metrics_port, metrics);
+  }
 
   // The text side needs about as long as a small model's weights.
   auto text = std::async(
@@ -186,7 +291,8 @@ void run_server(ServerOptions options) {
   model.eos = eos_ids(loaded->config.json(), folder, model.tokenizer.get());
   model.grammars =
       std::make_unique<GrammarCompiler>(*model.tokenizer, model.eos);
-  model.reasoning = options.reasoning;
+  model.answers = options.answers;
+  model.context_shift = options.capacity.context_shift;
   if (options.defaults.grammar) {
     model.grammars->compile(*options.defaults.grammar);  // or say why not
   }
@@ -194,17 +300,11 @@ void run_server(ServerOptions options) {
   Adapters adapters(
       loaded->adapters, model.alias, options.lora_init_without_apply);
 
-  EngineOptions engine_options;
-  engine_options.prefill_chunk = options.capacity.prefill_chunk;
-  engine_options.max_sequences = capacity.slots;
-  engine_options.max_blocks = capacity.max_blocks;
-  engine_options.max_positions = capacity.context;
-  engine_options.reuse_generated = !options.deterministic;
-  engine_options.prefix_cache = options.capacity.prefix_cache;
-  engine_options.preemption = options.capacity.preemption;
-  engine_options.admission_watermark = options.capacity.admission_watermark;
-  engine_options.step_seconds = options.capacity.step_seconds;
+  EngineOptions engine_options = engine_options_of(options, capacity, *loaded);
   Engine engine(*loaded->model, *loaded->backend, engine_options);
+  if (options.verbose) {
+    describe(engine_options, *loaded);
+  }
   if (options.warmup) {
     warm_up(engine);
   }
@@ -216,7 +316,9 @@ void run_server(ServerOptions options) {
       {.max_running = capacity.slots,
        .max_queued = options.capacity.max_queued,
        .context = capacity.context,
-       .use_cache = options.capacity.prefix_cache.bytes > 0},
+       .use_cache = engine_options.prefix_cache.bytes > 0,
+       .decode_timeout = options.capacity.decode_timeout,
+       .sleep_after = options.capacity.sleep_after},
       metrics);
   http::add_process_metrics(metrics);
   std::optional<AdapterLoading> loading;
@@ -232,6 +334,7 @@ void run_server(ServerOptions options) {
     };
   }
   add_routes(router, app);
+  server.listen();
   log_info(
       cat("Serving ",
           model.alias,
@@ -242,6 +345,9 @@ void run_server(ServerOptions options) {
           " slots, ",
           capacity.context,
           " positions each"));
+  if (metrics_server) {
+    metrics_server->start();
+  }
   server.run();
   service.stop();
 }

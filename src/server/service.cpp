@@ -6,6 +6,11 @@
 #include "http/failure.h"
 #include "server/figures.h"
 #include "server/logprobs.h"
+#include "server/thought_budget.h"
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -188,12 +193,24 @@ void Service::loop() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] {
+      auto something = [&] {
         return stopping_ || !submissions_.empty() || !work_.empty() ||
                !running_.empty();
-      });
+      };
+      bool may_sleep = options_.sleep_after.count() >= 0 && !asleep_;
+      auto bedtime = last_request_ + options_.sleep_after;
+      if (may_sleep && !wake_.wait_until(lock, bedtime, something)) {
+        lock.unlock();
+        fall_asleep();
+        lock.lock();
+      }
+      wake_.wait(lock, something);
       if (stopping_) {
         break;
+      }
+      if (!submissions_.empty() || !running_.empty()) {
+        last_request_ = Clock::now();
+        asleep_ = false;
       }
       submissions.swap(submissions_);
       work.swap(work_);
@@ -278,6 +295,12 @@ void Service::start(Submission submission) {
     if (r.request.grammar) {
       options.constraint = r.request.grammar->start();
     }
+    options.constraint = limit_thoughts(
+        std::move(options.constraint),
+        r.request.thoughts,
+        tokenizer_,
+        vocab_size_);
+    options.keep = r.request.keep;
     options.all_prompt_logits = r.request.prompt_logprobs;
     if (r.request.logprobs >= 0) {
       options.on_logits = [&r](
@@ -317,6 +340,31 @@ void Service::drop_cancelled() {
     --in_flight_;
     return true;
   });
+}
+
+void Service::end_late() {
+  if (options_.decode_timeout.count() == 0) {
+    return;
+  }
+  Clock::time_point oldest = Clock::now() - options_.decode_timeout;
+  for (auto& running : running_) {
+    if (!running->ended && running->has_started && running->started < oldest) {
+      end(*running, FinishReason::length);
+    }
+  }
+}
+
+// Nobody has asked for a while: what can be computed again goes, and freed
+// memory goes back to the system. Weights are mapped; the system takes those
+// pages when it needs them.
+void Service::fall_asleep() {
+  engine_.prefix_cache().clear();
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+  asleep_ = true;
+  publish();
+  log_info("no requests for a while: memory was given back");
 }
 
 void Service::fail_all(const std::exception_ptr& failure) {
@@ -359,6 +407,7 @@ void Service::step() {
     fail_all(std::current_exception());
     return;
   }
+  end_late();
   std::erase_if(running_, [this](auto& running) {
     if (running->ended) {
       engine_.release(running->id);
@@ -420,6 +469,7 @@ void Service::end(Running& r, FinishReason finish) {
   }
   end.prompt_tokens = int64_t(r.request.prompt.size());
   end.cached_tokens = engine_.num_cached(r.id);
+  end.shifted_tokens = engine_.info(r.id).shifted;
   if (r.tokens.empty()) {
     r.first = now;
   }

@@ -24,6 +24,10 @@ struct ServiceOptions {
   int max_queued = 32;   // beyond them; more are refused
   int64_t context = 0;   // positions of a sequence
   bool use_cache = true;
+  // An answer that runs for longer ends as at a limit; 0: none does.
+  std::chrono::seconds decode_timeout{0};
+  // After so long without a request, memory goes back; < 0: never.
+  std::chrono::seconds sleep_after{-1};
 };
 
 struct SlotInfo {
@@ -61,7 +65,10 @@ class Service {
   // name one of them later fail. Waits for the end of a step.
   std::vector<int> retire_adapters(const std::vector<int>& ids);
 
-  int running() const;  // requests that have not ended
+  int running() const;   // requests that have not ended
+  bool asleep() const {  // memory was given back, until the next request
+    return asleep_.load(std::memory_order_relaxed);
+  }
   int64_t context() const {
     return options_.context;
   }
@@ -91,6 +98,8 @@ class Service {
   void end(Running& running, FinishReason finish);
   void fail_all(const std::exception_ptr& failure);
   void drop_cancelled();
+  void end_late();
+  void fall_asleep();
   void publish();
 
   Engine& engine_;
@@ -106,6 +115,9 @@ class Service {
   std::deque<std::function<void(Engine&)>> work_;
   bool stopping_ = false;
   std::atomic<int> in_flight_{0};
+  std::atomic<bool> asleep_{false};
+  std::chrono::steady_clock::time_point last_request_ =
+      std::chrono::steady_clock::now();
 
   std::vector<std::unique_ptr<Running>> running_;  // by sequence, ascending
   std::set<int> retired_;  // ids of adapters that the model lacks now

@@ -139,6 +139,7 @@ json props_of(const App& app) {
           {"presence_penalty", p.presence_penalty},
           {"frequency_penalty", p.frequency_penalty}}}}},
       {"total_slots", model.slots},
+      {"is_sleeping", app.service.asleep()},
       {"model_alias", model.alias},
       {"model_path", model.folder.string()},
       {"model_family", model.family},

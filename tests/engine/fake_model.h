@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/error.h"
+#include "engine/sampler.h"
 #include "models/model.h"
 
 #include <algorithm>
@@ -243,5 +244,26 @@ class FakeModel : public Model {
     }
   }
 };
+
+inline std::vector<int32_t> some_tokens(int count, int start = 0) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < count; ++i) {
+    tokens.push_back((start + i * 7 + i * i) % kFakeVocab);
+  }
+  return tokens;
+}
+
+// The answer by a plain loop over the whole sequence.
+inline std::vector<int32_t> expected_answer(
+    std::vector<int32_t> tokens, int count, SamplingParams sampling = {}) {
+  std::vector<int32_t> answer;
+  Sampler sampler(sampling);
+  for (int i = 0; i < count; ++i) {
+    std::vector<float> logits = fake_logits(tokens);
+    answer.push_back(sampler.sample(logits, tokens, uint64_t(i)));
+    tokens.push_back(answer.back());
+  }
+  return answer;
+}
 
 }  // namespace mlxcel::testing

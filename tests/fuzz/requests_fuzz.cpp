@@ -1,13 +1,20 @@
 // Bodies of requests for every route, through the handlers as the server runs
 // them, up to the queue (the service has stopped, so nothing is generated): no
 // crash, one answer each, never an internal error, errors with a type.
-// The first byte chooses the route, and with it the first body.
+// The first byte chooses the route, and with it the first body; FUZZ_ROUTE in
+// the environment keeps to the routes of that path.
+//
 // covers: src/server/body.cpp src/server/request_fields.cpp
-// src/server/openai.cpp covers: src/server/completion_route.cpp
-// src/server/chat_route.cpp covers: src/server/openai_completion_route.cpp
-// src/server/lora_routes.cpp covers: src/server/text_routes.cpp
-// src/server/chat_prompt.cpp covers: src/server/responses_input.cpp
-// src/server/messages_input.cpp
+//
+// covers: src/server/openai.cpp src/server/completion_route.cpp
+//
+// covers: src/server/chat_route.cpp src/server/openai_completion_route.cpp
+//
+// covers: src/server/lora_routes.cpp src/server/text_routes.cpp
+//
+// covers: src/server/chat_prompt.cpp src/server/chat_plan.cpp
+//
+// covers: src/server/responses_input.cpp src/server/messages_input.cpp
 #include "http/router.h"
 #include "json_mutator.h"
 #include "loading/pipeline.h"
@@ -15,6 +22,7 @@
 #include "text/special_ids.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 
 using namespace mlxcel;
@@ -24,7 +32,7 @@ namespace {
 
 constexpr std::string_view kTemplate =
     "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
-    "{% if tools %}{{ tools | tojson }}{% endif %}";
+    "{% if tools %}{{ tools | tojson }}{% endif %}{# <think></think> #}";
 
 // First bodies: each field that a route reads stands in one of them.
 struct Start {
@@ -49,6 +57,10 @@ constexpr Start kStarts[] = {
         "max_completion_tokens":3,"logprobs":true,"top_logprobs":2,"n":1})"},
     {"/v1/chat/completions",
      R"({"messages":[{"role":"user","content":"t"},{"role":"assistant",
+        "content":"Once"}],"reasoning_budget":5,"reasoning_effort":"low",
+        "reasoning_format":"none"})"},
+    {"/v1/chat/completions",
+     R"({"messages":[{"role":"user","content":"t"},{"role":"assistant",
         "content":null,"tool_calls":[{"id":"c","type":"function","function":
         {"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c",
         "content":"r"}],"tools":[{"type":"function","function":{"name":"f",
@@ -67,7 +79,8 @@ constexpr Start kStarts[] = {
         "properties":{"a":{"enum":[1,"b"]}},"required":["a"]}}},
         "chat_template_kwargs":{"k":1},"add_generation_prompt":true})"},
     {"/completion",
-     R"({"prompt":"a","grammar":"root ::= \"a\" | [b-d]+","n_predict":2})"},
+     R"({"prompt":"a","grammar":"root ::= \"a\" | [b-d]+","n_predict":2,
+        "n_keep":-1})"},
     {"/lora-adapters", R"([{"id":0,"scale":1}])"},
     {"/tokenize",
      R"({"content":"hi","add_special":true,"parse_special":false,
@@ -167,9 +180,14 @@ struct Parts {
     app.load_adapter = [](const std::string&, const std::string&) {};
     app.unload_adapter = [](const std::string&) {};
     server::add_routes(router, app);
+    const char* only = std::getenv("FUZZ_ROUTE");
     for (const Start& start : kStarts) {
-      routes.push_back(router.match("POST", start.path).route);
+      if (only == nullptr || start.path == only) {
+        starts.push_back(&start);
+        routes.push_back(router.match("POST", start.path).route);
+      }
     }
+    require(!routes.empty(), "no such route");
   }
 
   LoadOptions options() const {
@@ -189,6 +207,7 @@ struct Parts {
     model.folder = folder;
     model.vocab_size = loaded.model->vocab_size();
     model.context = 512;
+    model.context_shift = true;
     model.tokenizer = Tokenizer::load(folder);
     model.eos = eos_ids(loaded.config.json(), folder, model.tokenizer.get());
     model.chat_template_source = kTemplate;
@@ -208,8 +227,15 @@ struct Parts {
   server::Service service;
   server::App app;
   http::Router router;
-  std::vector<const http::Route*> routes;  // one for each of kStarts
+  // Those of kStarts that are tried, and their routes.
+  std::vector<const Start*> starts;
+  std::vector<const http::Route*> routes;
 };
+
+Parts& all_parts() {
+  static Parts parts;
+  return parts;
+}
 
 void check_answer(const http::Route& route, http::Response& response) {
   require(
@@ -232,7 +258,7 @@ void check_answer(const http::Route& route, http::Response& response) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static Parts parts;
+  Parts& parts = all_parts();
   if (size == 0) {
     return 0;
   }
@@ -285,9 +311,10 @@ extern "C" size_t LLVMFuzzerCustomMutator(
       reinterpret_cast<const char*>(data) + 1, size > 1 ? size - 1 : 0);
   uint8_t route = size > 0 ? data[0] : 0;
   if (body.empty() || mutator.pick(64) == 0) {
-    size_t start = mutator.pick(std::size(kStarts));
+    const std::vector<const Start*>& starts = all_parts().starts;
+    size_t start = mutator.pick(starts.size());
     route = uint8_t(start);
-    body = kStarts[start].body;
+    body = starts[start]->body;
   }
   body = mutator.mutate(std::move(body), max_size - 1);
   data[0] = route;

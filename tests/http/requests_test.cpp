@@ -214,7 +214,9 @@ TEST(HttpRequests, KeysGuardAllButOpenRoutes) {
 }
 
 TEST(HttpRequests, PagesOfOtherOriginsMayNotCallUnlessAllowed) {
-  TestServer server;
+  Options options;
+  options.host = "0.0.0.0";  // the client calls it "test"
+  TestServer server(options);
   Client client(server.port());
   std::string local = "Origin: http://localhost:3000";
   Answer answer = client.call("POST", "/echo", "x", {local});
@@ -236,9 +238,33 @@ TEST(HttpRequests, PagesOfOtherOriginsMayNotCallUnlessAllowed) {
     EXPECT_EQ(shown.status, 200);
     EXPECT_FALSE(shown.headers.contains("access-control-allow-origin"));
   }
-  // The server's own page.
-  EXPECT_EQ(
-      client.call("POST", "/echo", "x", {"Origin: http://test"}).status, 200);
+}
+
+TEST(HttpRequests, ItsOwnPageMayCallUnderAnyNameUnlessItIsForThisMachine) {
+  // The client names the host "test". A page of a foreign name that resolves to
+  // this machine (DNS rebinding) is of one origin with what it calls.
+  const std::vector<std::string> page = {"Origin: http://test"},
+                                 own = {"Sec-Fetch-Site: same-origin"};
+  Options options;
+  TestServer local(options);
+  Client client(local.port());
+  EXPECT_EQ(client.call("POST", "/echo", "x", page).status, 403);
+  Answer refused = client.call("GET", "/hello/x", {}, own);
+  EXPECT_EQ(refused.status, 403);
+  EXPECT_EQ(refused.json()["error"]["type"], "permission_error");
+  EXPECT_EQ(client.call("GET", "/hello/x").status, 200);  // no browser
+
+  options.cors.origins = {"http://test"};
+  TestServer named(options);
+  Client allowed(named.port());
+  EXPECT_EQ(allowed.call("POST", "/echo", "x", page).status, 200);
+  EXPECT_EQ(allowed.call("GET", "/hello/x", {}, own).status, 200);
+
+  options.cors.origins.clear();
+  options.host = "0.0.0.0";
+  TestServer open(options);
+  Client other(open.port());
+  EXPECT_EQ(other.call("POST", "/echo", "x", page).status, 200);
 }
 
 TEST(HttpRequests, PreflightsAreAnswered) {

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -408,6 +409,38 @@ TEST(HttpServer, CountsAndLogsEachRequest) {
       text,
       HasSubstr(
           "mlxcel_http_request_seconds_count{route=\"/hello/{name}\"} 2\n"));
+}
+
+TEST(HttpServer, ConnectionsBeyondTheLimitWaitForAPlace) {
+  Options options;
+  options.limits.connections = 3;
+  TestServer server(options);
+  std::vector<std::unique_ptr<Client>> held;
+  for (int i = 0; i < 3; ++i) {
+    held.push_back(std::make_unique<Client>(server.port()));
+    EXPECT_EQ(held.back()->call("GET", "/health").status, 200);
+  }
+  Client late(server.port());  // waits in the kernel
+  late.request("GET", "/health");
+  EXPECT_EQ(held[0]->call("GET", "/health").status, 200);
+  held[1]->close();
+  EXPECT_EQ(late.read().status, 200);
+}
+
+TEST(HttpServer, OpenFilesBoundConnections) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 256;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  EXPECT_EQ(allowed_connections(100), 100);
+  rlim_t most = before.rlim_max == RLIM_INFINITY ? 4096 : before.rlim_max;
+  int wanted = int(std::min<rlim_t>(most, 4096)) - 64;
+  EXPECT_EQ(allowed_connections(wanted), wanted);  // by raising the limit
+  rlimit after{};
+  ::getrlimit(RLIMIT_NOFILE, &after);
+  EXPECT_GE(after.rlim_cur, rlim_t(wanted) + 64);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(HttpServer, ServesManyConnectionsAtOnce) {

@@ -1,5 +1,5 @@
 // Answers of the generating routes: texts, ends, pieces and figures.
-#include "server/running_server.h"
+#include "server/chain_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,29 +11,11 @@ namespace {
 
 using nlohmann::json;
 using testing::Answer;
-using testing::RunningServer;
-using testing::TemporaryFolder;
 
 const std::string kLong = "Aé😀b한c.";  // the chain behind '>'
 
-// One server for all: no test leaves anything behind.
-struct ChainServer : ::testing::Test {
-  static void SetUpTestSuite() {
-    folder = new TemporaryFolder();
-    testing::write_chain_model(folder->path("chain"));
-    server = new RunningServer(folder->path("chain"), {"--alias", "chain"});
-  }
-  static void TearDownTestSuite() {
-    delete server;
-    delete folder;
-    server = nullptr;
-    folder = nullptr;
-  }
-  static TemporaryFolder* folder;
-  static RunningServer* server;
-};
-TemporaryFolder* ChainServer::folder = nullptr;
-RunningServer* ChainServer::server = nullptr;
+using testing::ChainServer;
+using testing::RunningServer;
 
 struct Text {
   std::string text;

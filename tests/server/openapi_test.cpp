@@ -133,6 +133,9 @@ TEST(Playground, BrowsersGetThePageAndOthersTheHealth) {
   EXPECT_THAT(page, ::testing::Not(::testing::HasSubstr("http://")));
   EXPECT_THAT(page, ::testing::Not(::testing::HasSubstr("https://")));
   EXPECT_EQ(answer(router, "/", {}), "{\"status\":\"ok\"}");
+  http::Router plain;
+  add_playground_route(plain, false);
+  EXPECT_EQ(answer(plain, "/", browser), "{\"status\":\"ok\"}");
   EXPECT_TRUE(wants_page("text/html"));
   EXPECT_TRUE(wants_page("text/html, application/json"));
   EXPECT_FALSE(wants_page("application/json, text/html"));

@@ -33,6 +33,7 @@ class RunningServer {
   RunningServer& operator=(const RunningServer&) = delete;
 
   Answer get(const std::string& path) const;
+  Answer get_at(int port, const std::string& path) const;
   Answer post(const std::string& path, const nlohmann::json& body) const;
   Answer send(
       const std::string& method,
@@ -41,10 +42,18 @@ class RunningServer {
   // Sends a request, reads this many bytes of the answer and leaves.
   void abandon(
       const std::string& path, const nlohmann::json& body, size_t bytes) const;
+  // Sends the signal and waits; the exit code, 128 and the signal when one
+  // ended it.
+  int end(int signal);
   std::string log() const;
 
  private:
-  int connect_to() const;
+  int connect_to(int port) const;
+  Answer send_to(
+      int port,
+      const std::string& method,
+      const std::string& path,
+      const std::string& body) const;
   TemporaryFolder folder_;
   int process_ = -1;
   int port_ = 0;

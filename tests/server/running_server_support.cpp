@@ -66,16 +66,24 @@ RunningServer::~RunningServer() {
   }
 }
 
+int RunningServer::end(int signal) {
+  int status = 0;
+  kill(process_, signal);
+  waitpid(process_, &status, 0);
+  process_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 std::string RunningServer::log() const {
   std::ifstream file(folder_.path("log"));
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-int RunningServer::connect_to() const {
+int RunningServer::connect_to(int port) const {
   int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_port = htons(uint16_t(port_));
+  address.sin_port = htons(uint16_t(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) !=
       0) {
@@ -128,7 +136,19 @@ Answer RunningServer::send(
     const std::string& method,
     const std::string& path,
     const std::string& body) const {
-  int socket = connect_to();
+  return send_to(port_, method, path, body);
+}
+
+Answer RunningServer::get_at(int port, const std::string& path) const {
+  return send_to(port, "GET", path, "");
+}
+
+Answer RunningServer::send_to(
+    int port,
+    const std::string& method,
+    const std::string& path,
+    const std::string& body) const {
+  int socket = connect_to(port);
   write_all(socket, request_text(method, path, body));
   std::string raw;
   char buffer[65536];
@@ -170,7 +190,7 @@ Answer RunningServer::post(
 
 void RunningServer::abandon(
     const std::string& path, const nlohmann::json& body, size_t bytes) const {
-  int socket = connect_to();
+  int socket = connect_to(port_);
   write_all(socket, request_text("POST", path, body.dump()));
   std::string raw;
   char buffer[256];

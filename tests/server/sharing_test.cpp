@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <thread>
 
@@ -137,6 +139,20 @@ TEST_F(SharingTest, AnAdapterIsAModelToo) {
   EXPECT_EQ(server.post("/v1/completions", body).status, 400);
 }
 
+TEST_F(SharingTest, EveryFlagOfAdaptersGivesLiveOnesInOrder) {
+  RunningServer server(model, {"--lora-scaled", a + ":0.5", "--adapter", b});
+  json listed = server.get("/lora-adapters").json();
+  ASSERT_EQ(listed.size(), 2u);
+  EXPECT_EQ(listed[0]["task_name"], "a");
+  EXPECT_EQ(listed[0]["scale"], 0.5);
+  EXPECT_EQ(listed[1]["task_name"], "b");
+  EXPECT_EQ(listed[1]["scale"], 1);
+  EXPECT_EQ(server.post("/lora-adapters", scales(0, 1)).status, 200);
+  EXPECT_EQ(
+      server.post("/completion", greedy()).json()["content"],
+      alone({"--lora", b}));
+}
+
 TEST_F(SharingTest, FusedScalesAreFixed) {
   RunningServer server(model, {"--lora-scaled", a + ":0.5", "--lora-fuse"});
   EXPECT_EQ(
@@ -181,6 +197,42 @@ TEST_F(SharingTest, AdaptersComeAndGoAtRunTime) {
   EXPECT_EQ(load("x", "b"), 200);
   EXPECT_EQ(content("m:x"), with_b);
   EXPECT_EQ(content("x"), with_b);
+}
+
+TEST_F(SharingTest, WhatRunsKeepsAnAdapterThatIsUnloaded) {
+  json body = greedy(900);
+  body["lora"] = json::array({{{"id", 0}, {"scale", 1}}});
+  std::string expected;
+  {
+    RunningServer server(model, {"--lora", a});
+    expected = server.post("/completion", body).json()["content"];
+  }
+  RunningServer server(model, {"--lora", a, "--lora-dir", folder.path()});
+  std::string answer;
+  std::thread running(
+      [&] { answer = server.post("/completion", body).json()["content"]; });
+  while (!server.get("/slots").json()[0]["is_processing"]) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(
+      server.post("/v1/unload_lora_adapter", {{"lora_name", "a"}}).status, 200);
+  auto load = [&](const char* name) {
+    return server
+        .post(
+            "/v1/load_lora_adapter", {{"lora_name", name}, {"lora_path", "b"}})
+        .status;
+  };
+  EXPECT_EQ(load("first"), 200);  // the model is built anew, still with a
+  EXPECT_EQ(server.post("/completion", body).status, 400);
+  running.join();
+  EXPECT_EQ(answer, expected);
+  EXPECT_EQ(load("second"), 200);  // without a
+  json named = greedy();
+  named["model"] = "second";
+  EXPECT_EQ(
+      server.post("/completion", named).json()["content"],
+      alone({"--lora", b}));
+  EXPECT_EQ(server.post("/completion", greedy()).json()["content"], alone());
 }
 
 std::vector<std::string> together(
@@ -279,6 +331,45 @@ TEST_F(SharingTest, AClientThatLeavesCostsNothingMore) {
   server.send("POST", "/v1/cache/reset", "");
   json stats = server.get("/v1/cache/stats").json();
   EXPECT_EQ(stats["kv_blocks_used"], 0);
+}
+
+TEST_F(SharingTest, ADrainLosesNoAnswer) {
+  constexpr int kStreams = 64;
+  RunningServer server(model, {"--max-queue-depth", "64"});
+  json body = greedy(400);
+  std::string expected = server.post("/completion", body).json()["content"];
+  body["stream"] = true;
+  std::vector<std::string> texts(kStreams);
+  std::atomic<int> ended{0};
+  std::vector<std::thread> threads;
+  for (std::string& text : texts) {
+    threads.emplace_back([&] {
+      for (const std::string& event :
+           server.post("/completion", body).events()) {
+        text += json::parse(event)["content"];
+      }
+      ++ended;
+    });
+  }
+  auto busy = [&] {
+    int count = 0;
+    for (const json& slot : server.get("/slots").json()) {
+      count += slot["is_processing"] ? 1 : 0;
+    }
+    return count;
+  };
+  while (busy() < kStreams) {
+    if (ended > 0) {
+      break;  // too fast to be caught together
+    }
+  }
+  EXPECT_EQ(server.end(SIGTERM), 0);
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const std::string& text : texts) {
+    EXPECT_EQ(text, expected);
+  }
 }
 
 TEST_F(SharingTest, WrongStartsEndBeforeThePortOpens) {

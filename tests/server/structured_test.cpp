@@ -1,6 +1,6 @@
 // Tools, schemas and grammars over HTTP, on each API that has them. The model
 // is a chain of bytes that knows nothing of JSON: what fits does so by force.
-#include "server/running_server.h"
+#include "server/chain_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,26 +12,8 @@ namespace {
 
 using nlohmann::json;
 using testing::Answer;
-using testing::RunningServer;
-using testing::TemporaryFolder;
 
-struct StructuredServer : ::testing::Test {
-  static void SetUpTestSuite() {
-    folder = new TemporaryFolder();
-    testing::write_chain_model(folder->path("chain"));
-    server = new RunningServer(folder->path("chain"), {"--alias", "chain"});
-  }
-  static void TearDownTestSuite() {
-    delete server;
-    delete folder;
-    server = nullptr;
-    folder = nullptr;
-  }
-  static TemporaryFolder* folder;
-  static RunningServer* server;
-};
-TemporaryFolder* StructuredServer::folder = nullptr;
-RunningServer* StructuredServer::server = nullptr;
+struct StructuredServer : testing::ChainServer {};
 
 const json kParameters = {
     {"type", "object"},

@@ -1,0 +1,112 @@
+// What bounds a sequence and a step.
+#include "engine/engine.h"
+#include "engine/fake_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+namespace mlxcel {
+namespace {
+
+using testing::expected_answer;
+using testing::fake_logits;
+using testing::FakeBackend;
+using testing::FakeModel;
+using testing::some_tokens;
+
+struct EngineLimits : ::testing::Test {
+  FakeModel model;
+  FakeBackend backend;
+};
+
+// A full context by a plain loop: half of what follows the kept tokens goes,
+// and the answer goes on from the rest.
+std::vector<int32_t> shifted_answer(
+    std::vector<int32_t> tokens, int count, int context, int keep) {
+  std::vector<int32_t> answer;
+  Sampler sampler({});
+  for (int i = 0; i < count; ++i) {
+    std::vector<float> logits = fake_logits(tokens);
+    answer.push_back(sampler.sample(logits, tokens, uint64_t(i)));
+    tokens.push_back(answer.back());
+    if (int(tokens.size()) >= context) {
+      int dropped = (int(tokens.size()) - keep) / 2;
+      tokens.erase(tokens.begin() + keep, tokens.begin() + keep + dropped);
+    }
+  }
+  return answer;
+}
+
+TEST_F(EngineLimits, AShiftedContextGoesOnAsItsRestDoes) {
+  for (bool recurrent : {false, true}) {
+    FakeModel fresh;
+    fresh.recurrent = recurrent;
+    // Too few blocks for all: some give way in between.
+    Engine engine(
+        fresh,
+        backend,
+        {.prefill_chunk = 30,
+         .max_sequences = 3,
+         .max_blocks = 6,
+         .max_positions = 100,
+         .context_shift = true,
+         .prefix_cache = {.bytes = 1 << 20, .min_positions = 1}});
+    std::map<int64_t, std::vector<int32_t>> expected, drawn;
+    for (int keep : {0, 5, 40, -1}) {
+      std::vector<int32_t> prompt = some_tokens(70, keep + 2);
+      int64_t id =
+          engine.add({.prompt = prompt, .max_tokens = 260, .keep = keep});
+      expected[id] = shifted_answer(prompt, 260, 100, keep < 0 ? 70 : keep);
+    }
+    while (!engine.idle()) {
+      for (const Event& event : std::vector<Event>(engine.step())) {
+        drawn[event.sequence].push_back(event.token);
+        if (event.finish != FinishReason::none) {
+          EXPECT_EQ(event.finish, FinishReason::length);
+          EXPECT_GT(engine.info(event.sequence).shifted, 100);
+          EXPECT_EQ(engine.info(event.sequence).num_prompt, 70);
+          EXPECT_EQ(engine.info(event.sequence).generated, 260);
+          engine.release(event.sequence);
+        }
+      }
+    }
+    EXPECT_EQ(drawn, expected);
+    engine.prefix_cache().clear();
+    EXPECT_EQ(engine.blocks().used(), 0);
+    EXPECT_EQ(engine.states().used(), 0);
+  }
+}
+
+TEST_F(EngineLimits, BoundsOnPromptsOfAStepHold) {
+  Engine engine(
+      model,
+      backend,
+      {.prefill_chunk = 20, .prompt_chunk = 6, .max_prefills = 2});
+  std::map<int64_t, std::vector<int32_t>> expected;
+  for (int length : {50, 9, 33, 21}) {
+    std::vector<int32_t> prompt = some_tokens(length, length);
+    expected[engine.add({.prompt = prompt, .max_tokens = 4})] =
+        expected_answer(prompt, 4);
+  }
+  int most = 0;
+  while (!engine.idle()) {
+    engine.step();
+    int prompts = 0;
+    for (const Segment& segment : model.last_step.segments) {
+      prompts += segment.prompt ? 1 : 0;
+      EXPECT_LE(segment.num_rows, 6);
+    }
+    EXPECT_LE(prompts, 2);
+    most = std::max(most, prompts);
+  }
+  EXPECT_EQ(most, 2);
+  for (const auto& [id, tokens] : expected) {
+    std::span<const int32_t> drawn = engine.generated(id);
+    EXPECT_EQ(std::vector<int32_t>(drawn.begin(), drawn.end()), tokens);
+  }
+}
+
+}  // namespace
+}  // namespace mlxcel

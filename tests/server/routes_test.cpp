@@ -1,0 +1,164 @@
+// Every route of the server's contract, each with what it answers.
+#include "server/chain_server.h"
+
+#include <gmock/gmock.h>
+
+namespace mlxcel {
+namespace {
+
+using nlohmann::json;
+using testing::Answer;
+
+struct RoutesTest : testing::ChainServer {};
+
+struct Route {
+  const char* method;
+  const char* path;
+  const char* body = "";
+  int status = 200;
+  const char* has = "";  // of the answer
+};
+
+constexpr const char* kChat =
+    R"({"messages":[{"role":"user","content":">"}],"max_tokens":2})";
+constexpr const char* kMessages =
+    R"({"messages":[{"role":"user","content":">"}]})";
+constexpr const char* kStored = "stored responses";
+
+const Route kRoutes[] = {
+    {"GET", "/lora-adapters", "", 200, "[]"},
+    {"POST", "/lora-adapters", "[]", 200, "\"success\":true"},
+    {"POST", "/lora-adapters", "{}", 400, "Request body must be an array"},
+    {"POST", "/completion", R"({"prompt":">","n_predict":2})", 200, "timings"},
+    {"POST", "/completions", R"({"prompt":">","n_predict":2})", 200, "id_slot"},
+    {"GET", "/", "", 200, R"({"status":"ok"})"},
+    {"GET", "/health", "", 200, R"({"status":"ok"})"},
+    {"GET", "/v1/health", "", 200, R"({"status":"ok"})"},
+    {"GET", "/models", "", 200, "\"chain\""},
+    {"GET", "/v1/models", "", 200, "\"chain\""},
+    {"GET", "/v1/models/chain", "", 200, "\"chain\""},
+    {"POST", "/v1/chat/completions", kChat, 200, "chat.completion"},
+    {"POST", "/chat/completions", kChat, 200, "chat.completion"},
+    // A BOS and the message.
+    {"POST",
+     "/v1/chat/completions/input_tokens",
+     kChat,
+     200,
+     "\"input_tokens\":2"},
+    {"POST",
+     "/chat/completions/input_tokens",
+     kChat,
+     200,
+     "\"input_tokens\":2"},
+    {"POST", "/v1/chat/completions/control", "{}", 501, "not built"},
+    {"POST",
+     "/v1/completions",
+     R"({"prompt":">","max_tokens":2})",
+     200,
+     "text_completion"},
+    {"POST",
+     "/v1/responses",
+     R"({"input":">","max_output_tokens":2})",
+     200,
+     "\"response\""},
+    {"POST",
+     "/responses",
+     R"({"input":">","max_output_tokens":2})",
+     200,
+     "\"response\""},
+    {"POST",
+     "/v1/responses/input_tokens",
+     R"({"input":">"})",
+     200,
+     "\"input_tokens\":2"},
+    {"POST",
+     "/responses/input_tokens",
+     R"({"input":">"})",
+     200,
+     "\"input_tokens\":2"},
+    {"GET", "/v1/responses/a", "", 501, kStored},
+    {"DELETE", "/v1/responses/a", "", 501, kStored},
+    {"POST", "/v1/responses/a/cancel", "", 501, kStored},
+    {"GET", "/responses/a", "", 501, kStored},
+    {"POST", "/v1/messages", kChat, 200, "\"message\""},
+    {"POST", "/v1/messages/count_tokens", kMessages, 200, "\"input_tokens\":2"},
+    {"POST", "/v1/embeddings", R"({"input":"a"})", 501, "embedding"},
+    {"POST", "/embedding", "{}", 501, "embedding"},
+    {"POST", "/embeddings", "{}", 501, "embedding"},
+    {"POST", "/rerank", "{}", 501, "reranker"},
+    {"POST", "/reranking", "{}", 501, "reranker"},
+    {"POST", "/v1/rerank", "{}", 501, "reranker"},
+    {"POST", "/v1/reranking", "{}", 501, "reranker"},
+    {"POST", "/tokenize", R"({"content":"a"})", 200, R"({"tokens":[97]})"},
+    {"POST", "/detokenize", R"({"tokens":[97]})", 200, R"({"content":"a"})"},
+    {"POST", "/apply-template", kMessages, 200, "prompt"},
+    {"POST", "/infill", "{}", 501, "fill-in-the-middle"},
+    {"GET", "/props", "", 200, "total_slots"},
+    {"POST", "/props", "{}", 501, "--props"},
+    {"GET", "/slots", "", 200, "is_processing"},
+    {"GET", "/slots?fail_on_no_slot=1", "", 200, "is_processing"},
+    {"POST", "/slots/0?action=save", "{}", 501, "saved slots"},
+    {"GET", "/metrics", "", 501, "--metrics"},
+    {"GET", "/v1/cache/stats", "", 200, "hit_rate"},
+    {"POST", "/v1/cache/reset", "", 200, "success"},
+    {"POST", "/models", "{}", 501, "router"},
+    {"DELETE", "/models", "", 501, "router"},
+    {"POST", "/models/load", "{}", 501, "router"},
+    {"POST", "/models/unload", "{}", 501, "router"},
+    {"GET", "/models/sse", "", 501, "router"},
+    {"GET", "/router/stats", "", 501, "router"},
+    {"GET", "/v1/settings", "", 501, "live settings"},
+    {"GET", "/v1/stream", "", 501, "resumable"},
+    {"GET", "/v1/streams/lookup", "", 501, "resumable"},
+    {"GET", "/v1/internal/mtp-policy", "", 501, "speculative"},
+    {"POST", "/v1/audio/speech", "{}", 501, "audio"},
+    {"POST", "/v1/audio/transcriptions", "{}", 501, "audio"},
+    {"POST", "/v1/audio/translations", "{}", 501, "audio"},
+    {"GET", "/tools", "", 403, "feature_disabled"},
+    {"POST", "/cors-proxy", "", 403, "feature_disabled"},
+    {"POST",
+     "/v1/load_lora_adapter",
+     R"({"lora_name":"a","lora_path":"a"})",
+     501,
+     "--lora-dir"},
+    {"GET", "/openapi.json", "", 200, "\"openapi\""},
+    {"GET", "/nothing", "", 404, "not_found_error"}};
+
+TEST_F(RoutesTest, EachAnswersAsDescribed) {
+  for (const Route& route : kRoutes) {
+    SCOPED_TRACE(std::string(route.method) + " " + route.path);
+    Answer answer = server->send(route.method, route.path, route.body);
+    EXPECT_EQ(answer.status, route.status) << answer.body;
+    EXPECT_THAT(answer.body, ::testing::HasSubstr(route.has));
+    if (route.status == 501) {
+      EXPECT_EQ(answer.json()["error"]["type"], "not_supported_error");
+    }
+  }
+}
+
+TEST_F(RoutesTest, FieldsWithoutAnEquivalentNeedTheirNeutralValue) {
+  struct Field {
+    const char* name;
+    json neutral, other;
+  };
+  const Field fields[] = {
+      {"n_cmpl", 1, 2},
+      {"n_indent", 0, 1},
+      {"t_max_predict_ms", 0, 5},
+      {"return_progress", false, true},
+      {"verbose", false, true},
+      {"n_keep", 0, 1},
+      {"mirostat", 0, 1}};
+  for (const Field& field : fields) {
+    json body = {
+        {"prompt", ">"}, {"n_predict", 1}, {field.name, field.neutral}};
+    EXPECT_EQ(server->post("/completion", body).status, 200) << field.name;
+    body[field.name] = field.other;
+    Answer answer = server->post("/completion", body);
+    EXPECT_EQ(answer.status, 400) << field.name;
+    EXPECT_THAT(answer.body, ::testing::HasSubstr(field.name));
+  }
+}
+
+}  // namespace
+}  // namespace mlxcel
