@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "loading/detect.h"
+#include "loading/expert_stacks.h"
 #include "ops/matrix_source.h"
 
 #include <cstring>
@@ -213,6 +214,7 @@ void sanitize_weights(
   drop_unused_tower(config, weights);
   narrow_f64(weights, data);
   turn_input_first(config, names, weights, data);
+  spread_expert_stacks(names, weights, data);
   restore_tied_head(names, weights, data);
 }
 

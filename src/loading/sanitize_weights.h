@@ -20,6 +20,8 @@ enum class TensorData : uint8_t { readable, headers_only };
 //   a vision tower that the config leaves unused is dropped;
 //   f64 tensors become f32: no backend computes in f64;
 //   matrices that the family's publisher stores [in, out] are turned;
+//   experts that it stores in one tensor are spread over their parts
+//     (expert_stacks.h);
 //   under a tied head every spelling of the family finds a head: where the
 //     checkpoint has none, the head's keys share the embedding's tensors. A
 //     stored head is kept, with a warning when it differs from the embedding.

@@ -42,13 +42,17 @@ Config rope_config(
 }  // namespace
 
 Config with_defaults(const Config& config, const json& defaults) {
-  json filled = config.json();
-  for (const auto& [key, value] : defaults.items()) {
-    if (!filled.contains(key)) {
-      filled[key] = value;
-    }
-  }
+  json filled = defaults;
+  filled.update(config.json());
   Config out(std::move(filled), config.file());
+  out.set_layout(config.layout());
+  return out;
+}
+
+Config with_values(const Config& config, const json& values) {
+  json changed = config.json();
+  changed.update(values);
+  Config out(std::move(changed), config.file());
   out.set_layout(config.layout());
   return out;
 }

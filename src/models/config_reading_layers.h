@@ -12,6 +12,9 @@ namespace mlxcel {
 // A null stays null: it means that the part is off.
 Config with_defaults(const Config& config, const nlohmann::json& defaults);
 
+// The config with these values in place of its own.
+Config with_values(const Config& config, const nlohmann::json& values);
+
 // Layers that see everything lose their rotation.
 void rotate_sliding_layers(DecoderSpec& decoder);
 

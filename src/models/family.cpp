@@ -128,6 +128,19 @@ void check_norm(const Config& config, const NormSpec& norm) {
       norm.eps);
 }
 
+void check_clamp(const Config& config, const SwigluClamp& clamp) {
+  check_number(
+      config,
+      std::isfinite(clamp.limit) && clamp.limit >= 0,
+      "the limit of the clamped SwiGLU",
+      clamp.limit);
+  check_number(
+      config,
+      std::isfinite(clamp.alpha) && clamp.alpha != 0,
+      "the alpha of the clamped SwiGLU",
+      clamp.alpha);
+}
+
 void check_moe(const Config& config, const MoeSpec& moe) {
   check_number(config, moe.experts > 0, "the number of experts", moe.experts);
   check_number(
@@ -158,6 +171,8 @@ void check_moe(const Config& config, const MoeSpec& moe) {
           " experts,"),
       groups.kept);
   check_size(config, "the size of an expert", moe.expert.intermediate_size);
+  check_clamp(config, moe.expert.clamp);
+  check_clamp(config, moe.shared.clamp);
   check_number(
       config,
       moe.shared.intermediate_size >= 0 &&
@@ -221,6 +236,7 @@ void check_block(
       check_moe(config, *block.moe);
     } else {
       check_size(config, "intermediate_size", block.mlp.intermediate_size);
+      check_clamp(config, block.mlp.clamp);
     }
   }
 }

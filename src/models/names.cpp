@@ -83,6 +83,18 @@ NameMap::NameMap(const FamilyNames& names, const DecoderSpec& spec)
         add(rule, prefix, layer);
       }
     }
+    for (const PublishedStack& stack : names.stacks) {
+      for (int layer = 0; layer < int(spec.blocks.size()); ++layer) {
+        auto named = [&](const std::string& stem) {
+          return cat(spelling.body, with_number(stem, kLayer, layer));
+        };
+        PublishedStack own = stack;
+        own.stem = named(stack.stem);
+        std::transform(
+            stack.parts.begin(), stack.parts.end(), own.parts.begin(), named);
+        stacks_.push_back(std::move(own));
+      }
+    }
   }
 }
 

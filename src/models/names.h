@@ -76,6 +76,23 @@ struct Spelling {
   std::string head;  // "" for "lm_head"
 };
 
+// How the rows of several parts lie in one matrix.
+enum class RowOrder : uint8_t {
+  one_by_one,  // all rows of the first part, then those of the next
+  in_turn,     // the first row of each part, then the second of each
+};
+
+// Matrices of all experts in one tensor as a publisher stores them, [in, out]
+// an expert, under a key without a suffix or as MXFP4 blocks. Loading spreads
+// them over the stems of the parts, which an MLX conversion has in their place:
+// see loading/expert_stacks.h.
+struct PublishedStack {
+  std::string stem;                // "layers.{l}.mlp.experts.gate_up_proj"
+  std::vector<std::string> parts;  // stems of stack_experts() rules
+  RowOrder order = RowOrder::one_by_one;
+  bool input_first = true;  // false: [out, in]
+};
+
 // All names of a family. A checkpoint uses one of the spellings throughout.
 struct FamilyNames {
   std::vector<NameRule> rules;
@@ -83,6 +100,7 @@ struct FamilyNames {
   // Roles whose matrices the publisher stores [in, out]; an MLX conversion
   // stores them as all others.
   std::vector<std::string> input_first;
+  std::vector<PublishedStack> stacks;
 };
 
 // A role of one layer (layer -1: of the whole model).
@@ -163,6 +181,11 @@ class NameMap {
   // Whether the publisher stores the stem's matrix [in, out].
   bool is_input_first(std::string_view stem) const;
 
+  // The stacks that the publisher may have, in every spelling and layer.
+  const std::vector<PublishedStack>& published_stacks() const {
+    return stacks_;
+  }
+
   // Every stem the family can have for this spec, sorted: for "did you mean".
   std::vector<std::string> known_stems() const;
 
@@ -187,6 +210,7 @@ class NameMap {
       int groups = 1);
 
   DecoderSpec spec_;
+  std::vector<PublishedStack> stacks_;
   std::vector<std::string> input_first_;              // role kinds
   std::map<std::string, Shape, std::less<>> shapes_;  // by role
   std::map<std::string, std::vector<RolePart>, std::less<>> by_stem_;

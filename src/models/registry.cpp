@@ -55,7 +55,8 @@ const std::vector<const Family*>& families() {
       &openelm,     &phi,          &qwen,         &seed_oss,
       &stablelm,    &deepseek,     &dots1,        &ernie4_5_moe,
       &exaone_moe,  &glm4_moe,     &granitemoe,   &hunyuan_v1_moe,
-      &minimax_m2,  &phimoe,       &solar_open,
+      &minimax_m2,  &phimoe,       &solar_open,   &gpt_oss,
+      &apertus,     &plamo,
   };
   return list;
 }

@@ -140,6 +140,9 @@ QuantConfig::QuantConfig(const Config& config) {
   }
   // Another tool's checkpoint; MLX's own has no method or calls it "mlx".
   std::optional<std::string> method = table->find<std::string>("quant_method");
+  if (method == "mxfp4") {
+    return;  // blocks of experts, which loading recodes: expert_stacks.h
+  }
   if (where != "quantization" && method && *method != "mlx") {
     throw ConfigError(
         cat(config.file(),

@@ -79,8 +79,9 @@ TEST_F(DetectTest, ModelTypeGoesBeforeAnUnknownArchitecture) {
 
 TEST_F(DetectTest, RefusesUnknownNames) {
   EXPECT_EQ(
-      message_of(R"({"model_type": "lama"})"),
-      "DIR/config.json: unknown model_type \"lama\": did you mean llama?\n  "
+      message_of(R"({"model_type": "starcodr2"})"),
+      "DIR/config.json: unknown model_type \"starcodr2\": did you mean "
+      "starcoder2?\n  "
       "`mlxcel arch` lists the supported models");
   EXPECT_EQ(
       message_of(

@@ -91,7 +91,7 @@ std::vector<std::string> affine_cases() {
 }
 
 // The cases that need no step of the loading pipeline; nested configs and
-// matrices stored input first run in the tests of loading alone.
+// matrices stored input first or in stacks run in the tests of loading alone.
 std::vector<std::string> plain_cases() {
   std::vector<std::string> names = testing::runnable_cases("text");
   std::erase_if(names, [](const std::string& name) {
@@ -100,7 +100,8 @@ std::vector<std::string> plain_cases() {
     nlohmann::json config = nlohmann::json::parse(file);
     const Family* family =
         find_by_model_type(config.at("model_type").get<std::string>());
-    return config.contains("text_config") || !family->names.input_first.empty();
+    return config.contains("text_config") ||
+           !family->names.input_first.empty() || !family->names.stacks.empty();
   });
   return names;
 }

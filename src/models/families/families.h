@@ -64,5 +64,8 @@ extern const Family hunyuan_v1_moe;
 extern const Family minimax_m2;
 extern const Family phimoe;
 extern const Family solar_open;
+extern const Family gpt_oss;
+extern const Family apertus;
+extern const Family plamo;
 
 }  // namespace mlxcel
