@@ -324,7 +324,7 @@ void GateUpStage::run_prefill(int thread) {
         if (next < pairs_.size() && k0 == 0) {
           int part = t - int(tile_begin), parts = int(tile_end - tile_begin);
           product_.panel_fetch(pairs_[next].gate, part, parts);
-          if (gated_) {
+          if (form_.gated) {
             product_.panel_fetch(pairs_[next].up, part, parts);
           }
         }
