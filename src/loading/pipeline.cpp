@@ -140,10 +140,10 @@ WeightMap read_weights(
 }
 
 std::vector<WeightTensor> used_tensors(
-    const Family& family, const WeightMap& weights) {
+    const Family& family, size_t layers, const WeightMap& weights) {
   std::vector<WeightTensor> used;
   for (const auto& [key, tensor] : weights) {
-    if (!is_dropped(family, key)) {
+    if (!is_dropped(family, key, layers)) {
       used.push_back(tensor);
     }
   }
@@ -184,9 +184,9 @@ LoadedModel load_model(const LoadOptions& options) {
   auto read_in = [&] {
     clock.begin("materialize");
     materialize(
-        used_tensors(family, weights), options.threads, [&](double done) {
-          clock.advance(done);
-        });
+        used_tensors(family, names.spec().blocks.size(), weights),
+        options.threads,
+        [&](double done) { clock.advance(done); });
   };
   // The graph backend copies the weights while the model is built.
   if (graph && !lazy) {

@@ -61,6 +61,36 @@ void mix_after_dense(
   }
 }
 
+void mix_by_type(
+    const Config& config, DecoderSpec& decoder, const MoeSpec& moe) {
+  auto types = config.find<std::vector<std::string>>("mlp_layer_types");
+  if (!types) {
+    mix_after_dense(config, decoder, moe);
+    return;
+  }
+  if (types->size() < decoder.blocks.size()) {
+    throw ConfigError(
+        cat(config.file(), ": mlp_layer_types has ", types->size(), " entries"),
+        cat("num_hidden_layers is ", decoder.blocks.size()),
+        "name the type of each layer");
+  }
+  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
+    const std::string& type = (*types)[layer];
+    if (type == "sparse") {
+      decoder.blocks[layer].moe = moe;
+    } else if (type != "dense") {
+      throw ConfigError(
+          cat(config.file(),
+              ": mlp_layer_types names \"",
+              type,
+              "\" for layer ",
+              layer),
+          "this family has no such layers",
+          "known: dense, sparse");
+    }
+  }
+}
+
 std::vector<NameRule> deepseek_moe_names(
     const std::string& block, const std::string& shared) {
   std::vector<NameRule> names = moe_names(block);

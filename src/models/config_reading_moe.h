@@ -21,6 +21,11 @@ MoeSpec deepseek3_moe(const Config& config);
 void mix_after_dense(
     const Config& config, DecoderSpec& decoder, const MoeSpec& moe);
 
+// The mixture in the layers that mlp_layer_types calls "sparse"; without the
+// list as above.
+void mix_by_type(
+    const Config& config, DecoderSpec& decoder, const MoeSpec& moe);
+
 // moe_names, the shared experts under `shared` and the selection bias.
 std::vector<NameRule> deepseek_moe_names(
     const std::string& block = "layers.{l}.mlp",

@@ -189,11 +189,12 @@ class Decoder : public Model {
 
 // A tensor nobody reads is a wrong model or a wrong file, unless the family
 // lists it.
-void check_all_used(const Family& family, const MatrixSource& source) {
+void check_all_used(
+    const Family& family, const MatrixSource& source, size_t layers) {
   std::string names;
   size_t count = 0;
   for (const std::string& key : source.unclaimed()) {
-    if (is_dropped(family, key)) {
+    if (is_dropped(family, key, layers)) {
       continue;
     }
     constexpr size_t kNamed = 5;
@@ -219,7 +220,7 @@ std::unique_ptr<Model> build_model(const Family& family, BuildInputs inputs) {
   PartBuilder builder(inputs);
   auto model =
       std::make_unique<Decoder>(builder, inputs.backend, inputs.cache_dtype);
-  check_all_used(family, inputs.source);
+  check_all_used(family, inputs.source, inputs.names.spec().blocks.size());
   if (!inputs.terms.empty()) {
     throw AdapterError(
         "an adapter cannot be applied live",

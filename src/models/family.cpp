@@ -3,6 +3,7 @@
 #include "core/error.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -51,6 +52,7 @@ const std::vector<Feature>& known_features() {
       {"position_embedding_type", {"rope", "rotary"}},
       {"no_rope_layers", {}},
       {"rope_interleaved", {false}},
+      {"kv_lora_rank", {}},
       {"llama_4_scaling", {}},
       {"num_experts", {0}},
       {"num_local_experts", {0}},
@@ -287,6 +289,20 @@ bool matches(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
+// The number after "layers." in a key; -1: none.
+int64_t layer_of(std::string_view key) {
+  constexpr std::string_view layers = "layers.";
+  size_t at = key.find(layers);
+  if (at == std::string_view::npos) {
+    return -1;
+  }
+  const char* begin = key.data() + at + layers.size();
+  const char* end = key.data() + key.size();
+  int64_t layer = -1;
+  auto [stop, error] = std::from_chars(begin, end, layer);
+  return error == std::errc() && stop < end && *stop == '.' ? layer : -1;
+}
+
 }  // namespace
 
 std::string_view name_of(ModelKind kind) {
@@ -346,7 +362,11 @@ DecoderSpec decoder_spec(const Family& family, const Config& config) {
   return spec;
 }
 
-bool is_dropped(const Family& family, std::string_view key) {
+bool is_dropped(const Family& family, std::string_view key, size_t layers) {
+  if (family.further_layers == FurtherLayers::dropped &&
+      layer_of(key) >= int64_t(layers)) {
+    return true;
+  }
   return std::any_of(
       family.dropped.begin(),
       family.dropped.end(),

@@ -37,6 +37,10 @@ enum class AdapterSupport : uint8_t { supported, refused };
 // Adapter pairs on the token embedding of a tied checkpoint.
 enum class EmbedPairs : uint8_t { refused, when_tied };
 
+// Layers that a checkpoint holds past num_hidden_layers: heads that predict
+// further tokens are stored as such.
+enum class FurtherLayers : uint8_t { refused, dropped };
+
 struct Family {
   std::string name;  // for people: "Gemma 2"
   std::string type;  // ModelType in tables and messages: "Gemma2"
@@ -59,6 +63,7 @@ struct Family {
   // Tensors that the model does not use, as patterns over whole keys with `*`
   // for any characters: "*.rotary_emb.inv_freq".
   std::vector<std::string> dropped;
+  FurtherLayers further_layers = FurtherLayers::refused;
 };
 
 std::string_view name_of(ModelKind kind);
@@ -69,7 +74,8 @@ std::string_view name_of(WeightRoute route);
 // reads the config and checks the numbers. Throws ConfigError.
 DecoderSpec decoder_spec(const Family& family, const Config& config);
 
-// Whether a pattern of `dropped` covers the key.
-bool is_dropped(const Family& family, std::string_view key);
+// Whether a pattern of `dropped` covers the key, or it is of a further layer of
+// a model with so many.
+bool is_dropped(const Family& family, std::string_view key, size_t layers);
 
 }  // namespace mlxcel

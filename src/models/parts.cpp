@@ -74,8 +74,12 @@ StemRows PartBuilder::require(std::string_view role) const {
 std::vector<MatrixWeight> PartBuilder::matrices(std::string_view role) const {
   StemRows rows = require(role);
   int64_t total = total_rows(inputs_.names, rows.stem);
-  MatrixWeight whole = inputs_.source.matrix(
-      rows.stem, total, inputs_.names.cols(parse_role(role)));
+  int64_t cols = inputs_.names.cols(parse_role(role));
+  MatrixWeight whole =
+      rows.stacked > 0
+          ? inputs_.source.stack(
+                rows.stem, rows.stacked, total / rows.stacked, cols)
+          : inputs_.source.matrix(rows.stem, total, cols);
   if (rows.count == total) {
     return {whole};
   }
@@ -85,6 +89,10 @@ std::vector<MatrixWeight> PartBuilder::matrices(std::string_view role) const {
     out.push_back(slice_rows(whole, run.first, run.count));
   }
   return out;
+}
+
+bool PartBuilder::has(std::string_view role) const {
+  return inputs_.names.locate(role, inputs_.source.weights()).has_value();
 }
 
 MatrixWeight PartBuilder::matrix(std::string_view role) const {

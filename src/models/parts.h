@@ -47,6 +47,13 @@ class PartBuilder {
   WeightTensor tensor(
       std::string_view role, const std::vector<Shape>& shapes) const;
 
+  // Whether the checkpoint holds the role.
+  bool has(std::string_view role) const;
+  // The role's matrix, and the live terms of a slot, for parts that change them
+  // before a backend takes them.
+  MatrixWeight matrix(std::string_view role) const;
+  std::vector<LowRankTerm> take_terms(std::string_view slot) const;
+
   const NameMap& names() const {
     return inputs_.names;
   }
@@ -58,11 +65,9 @@ class PartBuilder {
   StemRows require(std::string_view role) const;
   // The role's rows in order: one matrix, or several where a stem mixes roles.
   std::vector<MatrixWeight> matrices(std::string_view role) const;
-  MatrixWeight matrix(std::string_view role) const;
   std::vector<WeightTensor> vectors(
       std::string_view role, std::string_view suffix) const;
   WeightTensor vector(std::string_view role, std::string_view suffix) const;
-  std::vector<LowRankTerm> take_terms(std::string_view slot) const;
 
   BuildInputs& inputs_;
   mutable std::map<const RopeTable*, std::shared_ptr<const Rope>> ropes_;

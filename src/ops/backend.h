@@ -187,6 +187,29 @@ struct AttentionArgs {
   std::vector<float> alibi_slopes;
 };
 
+// Latent attention: of a position only a latent vector and a rotated key for
+// all heads are kept (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1).
+//   c = latent_scale * latent_norm(kv[: latent]), k = rope(kv[latent :])
+//   q of head h: [p (features without rotation), r (rotated ones)]
+//   s_h = scale * ((key_up_h p) . c + rope(r) . k)
+//   y_h = value_up_h * sum over positions of softmax(s_h) * c
+struct LatentAttentionArgs {
+  const HeadLinear* key_up = nullptr;    // [latent, features of p] a head
+  const HeadLinear* value_up = nullptr;  // [features of y_h, latent] a head
+  const Norm* latent_norm = nullptr;
+  const Rope* rope = nullptr;  // null: r and k do not turn
+  int rope_dim = 0;            // features of r and k
+  float scale = 0;
+  float latent_scale = 1;
+
+  int num_heads() const {
+    return key_up->count();
+  }
+  int latent_dim() const {
+    return int(key_up->out());
+  }
+};
+
 struct HeadArgs {
   const Norm* norm = nullptr;  // final norm
   const Linear* head = nullptr;
@@ -210,6 +233,7 @@ class Backend {
   // The handles keep what they need of the weights alive.
   virtual std::unique_ptr<Linear> prepare_linear(LinearWeights weights) = 0;
   virtual std::unique_ptr<Experts> prepare_experts(ExpertWeights weights) = 0;
+  virtual std::unique_ptr<HeadLinear> prepare_heads(HeadWeights weights) = 0;
   virtual std::unique_ptr<Embedding> prepare_embedding(
       EmbeddingWeights weights) = 0;
   virtual std::unique_ptr<Norm> prepare_norm(NormWeights weights) = 0;
@@ -247,6 +271,16 @@ class Backend {
       KvCache& cache,
       int layer,
       const Tensor* shared) = 0;
+  // q: [rows, heads * (features of p + rope_dim)], kv: [rows, latent +
+  // rope_dim]. The cache's layer has one key head of rope_dim + latent features
+  // and no values. Returns [rows, heads * features of y_h].
+  virtual Tensor latent_attention(
+      const Step& step,
+      const Tensor& q,
+      const Tensor& kv,
+      const LatentAttentionArgs& args,
+      KvCache& cache,
+      int layer) = 0;
   // x + scale * y
   virtual Tensor add(
       const Step& step, const Tensor& x, const Tensor& y, float scale) = 0;

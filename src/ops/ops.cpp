@@ -391,6 +391,40 @@ void check_heads(const char* op, const AttentionArgs& args) {
   }
 }
 
+// The cache keeps what the op writes.
+void check_layer(
+    const char* op,
+    const KvCache& cache,
+    int layer,
+    const KvLayerSpec& wanted) {
+  const auto& layers = cache.spec().layers;
+  if (layer < 0 || size_t(layer) >= layers.size()) {
+    mismatch(
+        op,
+        "the cache has no such layer",
+        cat("layer ", layer, " of ", layers.size()),
+        "make the cache from the model's own specification");
+  }
+  const KvLayerSpec& spec = layers[size_t(layer)];
+  if (spec.num_kv_heads != wanted.num_kv_heads || spec.k_dim != wanted.k_dim ||
+      spec.v_dim != wanted.v_dim) {
+    mismatch(
+        op,
+        "the cache's layer does not fit",
+        cat("cache ",
+            spec.num_kv_heads,
+            " heads of ",
+            spec.k_dim,
+            " and ",
+            spec.v_dim,
+            ", attention ",
+            wanted.num_kv_heads,
+            " heads of ",
+            wanted.k_dim),
+        "make the cache from the model's own specification");
+  }
+}
+
 }  // namespace
 
 Tensor attention(
@@ -404,33 +438,9 @@ Tensor attention(
   const char* op = "attention";
   check_rows(op, step, qkv);
   check_step(op, step, &cache);
-  const auto& layers = cache.spec().layers;
-  if (layer < 0 || size_t(layer) >= layers.size()) {
-    mismatch(
-        op,
-        "the cache has no such layer",
-        cat("layer ", layer, " of ", layers.size()),
-        "make the cache from the model's own specification");
-  }
   check_heads(op, args);
-  const KvLayerSpec& spec = layers[size_t(layer)];
-  if (spec.num_kv_heads != args.num_kv_heads || spec.k_dim != args.head_dim ||
-      spec.v_dim != args.head_dim) {
-    mismatch(
-        op,
-        "the cache's layer does not fit",
-        cat("cache ",
-            spec.num_kv_heads,
-            " heads of ",
-            spec.k_dim,
-            " and ",
-            spec.v_dim,
-            ", attention ",
-            args.num_kv_heads,
-            " heads of ",
-            args.head_dim),
-        "make the cache from the model's own specification");
-  }
+  check_layer(
+      op, cache, layer, {args.num_kv_heads, args.head_dim, args.head_dim});
   int64_t cols = attention_columns(args, shared != nullptr);
   if (qkv.cols() != cols) {
     mismatch(
@@ -467,6 +477,70 @@ Tensor attention(
         kCheckConfig);
   }
   return backend.attention(step, qkv, args, cache, layer, shared);
+}
+
+Tensor latent_attention(
+    Backend& backend,
+    const Step& step,
+    const Tensor& q,
+    const Tensor& kv,
+    const LatentAttentionArgs& args,
+    KvCache& cache,
+    int layer) {
+  const char* op = "latent attention";
+  check_rows(op, step, q);
+  check_rows(op, step, kv);
+  check_step(op, step, &cache);
+  const HeadLinear& key = *args.key_up;
+  const HeadLinear& value = *args.value_up;
+  if (key.count() != value.count() || key.out() != value.in()) {
+    mismatch(
+        op,
+        "the matrices of keys and values do not fit each other",
+        cat(key.count(),
+            " of [",
+            key.out(),
+            ", ",
+            key.in(),
+            "] and ",
+            value.count(),
+            " of [",
+            value.out(),
+            ", ",
+            value.in(),
+            "]"),
+        kCheckConfig);
+  }
+  int64_t q_cols = key.count() * (key.in() + args.rope_dim);
+  int64_t kv_cols = key.out() + args.rope_dim;
+  if (q.cols() != q_cols || kv.cols() != kv_cols || args.rope_dim < 0 ||
+      args.rope_dim % 2 != 0) {
+    mismatch(
+        op,
+        "the projections do not fit the heads",
+        cat("queries ",
+            shape_of(q),
+            ", latent ",
+            shape_of(kv),
+            ", expected ",
+            q_cols,
+            " and ",
+            kv_cols,
+            " columns with ",
+            args.rope_dim,
+            " rotated features, an even number"),
+        kCheckConfig);
+  }
+  check_norm(op, "the latent norm", args.latent_norm, key.out());
+  if (args.rope && args.rope->dims() > args.rope_dim) {
+    mismatch(
+        op,
+        "the rotary table is wider than the rotated features",
+        cat("table ", args.rope->dims(), ", features ", args.rope_dim),
+        "check qk_rope_head_dim in config.json");
+  }
+  check_layer(op, cache, layer, {1, int(kv_cols), 0});
+  return backend.latent_attention(step, q, kv, args, cache, layer);
 }
 
 Tensor add(

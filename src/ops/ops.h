@@ -50,6 +50,16 @@ Tensor attention(
     int layer,
     const Tensor* shared = nullptr);
 
+// Causal attention over latent vectors; see LatentAttentionArgs.
+Tensor latent_attention(
+    Backend& backend,
+    const Step& step,
+    const Tensor& q,
+    const Tensor& kv,
+    const LatentAttentionArgs& args,
+    KvCache& cache,
+    int layer);
+
 Tensor add(
     Backend& backend,
     const Step& step,

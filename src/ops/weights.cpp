@@ -2,6 +2,9 @@
 
 #include "core/error.h"
 
+#include <algorithm>
+#include <cstring>
+
 namespace mlxcel {
 
 std::string to_string(const Quant& quant) {
@@ -54,6 +57,51 @@ MatrixWeight slice_rows(
     }
   }
   return out;
+}
+
+namespace {
+
+// Element i of a row's little-endian bit stream, bits [i * bits, (i + 1) *
+// bits).
+uint32_t read_code(
+    const std::byte* row, size_t row_bytes, int64_t i, int bits) {
+  int64_t bit = i * bits;
+  auto byte = size_t(bit / 8);
+  uint64_t window = 0;
+  std::memcpy(&window, row + byte, std::min<size_t>(8, row_bytes - byte));
+  return uint32_t(window >> (bit % 8)) & ((1u << bits) - 1);
+}
+
+}  // namespace
+
+void read_rows(
+    const MatrixWeight& matrix, int64_t first, int64_t count, float* out) {
+  MatrixWeight rows = slice_rows(matrix, first, count);
+  const Quant& quant = rows.quant;
+  if (!quant.packed()) {
+    read_as_f32(rows.weight, out);
+    return;
+  }
+  if (quant.mode != QuantMode::affine) {
+    throw CheckpointError(
+        cat("the rows of ", matrix.name, " cannot be unpacked"),
+        cat("they are packed as ", to_string(quant), "; affine ones can"),
+        "use a checkpoint with this tensor unpacked");
+  }
+  int64_t groups = rows.in / quant.group_size;
+  std::vector<float> scales(size_t(count * groups));
+  std::vector<float> biases(scales.size());
+  read_as_f32(rows.scales, scales.data());
+  read_as_f32(rows.biases, biases.data());
+  size_t row_bytes = size_t(rows.in) * size_t(quant.bits) / 8;
+  for (int64_t r = 0; r < count; ++r) {
+    const std::byte* codes = rows.weight.data + size_t(r) * row_bytes;
+    for (int64_t i = 0; i < rows.in; ++i) {
+      auto group = size_t(r * groups + i / quant.group_size);
+      auto code = float(read_code(codes, row_bytes, i, quant.bits));
+      *out++ = scales[group] * code + biases[group];
+    }
+  }
 }
 
 }  // namespace mlxcel

@@ -42,6 +42,11 @@ struct MatrixWeight {
 MatrixWeight slice_rows(
     const MatrixWeight& matrix, int64_t first, int64_t count);
 
+// The same rows as f32 [count, in]. Throws CheckpointError for packed formats
+// other than affine.
+void read_rows(
+    const MatrixWeight& matrix, int64_t first, int64_t count, float* out);
+
 // A live adapter's term on one part of a linear:
 //   y[row_begin : row_begin + rows] += run_time_scale * scale * B (A x)
 struct LowRankTerm {
@@ -68,6 +73,12 @@ struct LinearWeights {
 struct ExpertWeights {
   std::string name;
   std::vector<LinearWeights> experts;
+};
+
+// One linear for each head of a layer, all of one shape; each may have terms.
+struct HeadWeights {
+  std::string name;
+  std::vector<LinearWeights> heads;
 };
 
 // Row lookup in a table [vocab, hidden]; terms add
@@ -130,6 +141,27 @@ class Experts {
     return count_;
   }
   int64_t in() const {
+    return in_;
+  }
+  int64_t out() const {
+    return out_;
+  }
+
+ private:
+  int count_;
+  int64_t in_, out_;
+};
+
+// A linear for each head: head h turns its own part of a row.
+class HeadLinear {
+ public:
+  HeadLinear(int count, int64_t in, int64_t out)
+      : count_(count), in_(in), out_(out) {}
+  virtual ~HeadLinear() = default;
+  int count() const {
+    return count_;
+  }
+  int64_t in() const {  // of one head
     return in_;
   }
   int64_t out() const {

@@ -83,6 +83,9 @@ class FakeBackend : public Backend {
   std::unique_ptr<Experts> prepare_experts(ExpertWeights) override {
     throw std::logic_error("not part of the fake");
   }
+  std::unique_ptr<HeadLinear> prepare_heads(HeadWeights) override {
+    throw std::logic_error("not part of the fake");
+  }
   std::unique_ptr<Embedding> prepare_embedding(EmbeddingWeights) override {
     throw std::logic_error("not part of the fake");
   }
@@ -123,6 +126,15 @@ class FakeBackend : public Backend {
       KvCache&,
       int,
       const Tensor*) override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor latent_attention(
+      const Step&,
+      const Tensor&,
+      const Tensor&,
+      const LatentAttentionArgs&,
+      KvCache&,
+      int) override {
     throw std::logic_error("not part of the fake");
   }
   Tensor add(const Step&, const Tensor&, const Tensor&, float) override {

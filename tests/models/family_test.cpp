@@ -291,10 +291,20 @@ TEST(Family, RefusesMixturesThatCannotBe) {
 TEST(Family, DroppedPatternsCoverWholeKeys) {
   const Family& family = *find_by_model_type("llama");
   EXPECT_TRUE(
-      is_dropped(family, "model.layers.0.self_attn.rotary_emb.inv_freq"));
+      is_dropped(family, "model.layers.0.self_attn.rotary_emb.inv_freq", 2));
   EXPECT_FALSE(
-      is_dropped(family, "model.layers.0.self_attn.rotary_emb.inv_freq.x"));
-  EXPECT_FALSE(is_dropped(family, "model.norm.weight"));
+      is_dropped(family, "model.layers.0.self_attn.rotary_emb.inv_freq.x", 2));
+  EXPECT_FALSE(is_dropped(family, "model.norm.weight", 2));
+}
+
+TEST(Family, LayersPastTheLastAreDroppedWhereTheyPredictFurtherTokens) {
+  const Family& family = *find_by_model_type("deepseek_v3");
+  EXPECT_TRUE(is_dropped(family, "model.layers.2.eh_proj.weight", 2));
+  EXPECT_TRUE(is_dropped(family, "model.layers.10.self_attn.o_proj.weight", 2));
+  EXPECT_FALSE(is_dropped(family, "model.layers.1.eh_proj.weight", 2));
+  EXPECT_FALSE(is_dropped(family, "model.layers.x.weight", 2));
+  EXPECT_FALSE(is_dropped(
+      *find_by_model_type("llama"), "model.layers.2.mlp.up_proj.weight", 2));
 }
 
 }  // namespace

@@ -31,6 +31,9 @@ class CountingBackend : public Backend {
   std::unique_ptr<Experts> prepare_experts(ExpertWeights) override {
     return nullptr;
   }
+  std::unique_ptr<HeadLinear> prepare_heads(HeadWeights) override {
+    return nullptr;
+  }
   std::unique_ptr<Embedding> prepare_embedding(EmbeddingWeights) override {
     return nullptr;
   }
@@ -74,6 +77,15 @@ class CountingBackend : public Backend {
       KvCache&,
       int,
       const Tensor*) override {
+    return count();
+  }
+  Tensor latent_attention(
+      const Step&,
+      const Tensor&,
+      const Tensor&,
+      const LatentAttentionArgs&,
+      KvCache&,
+      int) override {
     return count();
   }
   Tensor add(const Step&, const Tensor&, const Tensor&, float) override {

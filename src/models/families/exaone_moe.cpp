@@ -4,6 +4,8 @@
 #include "models/config_reading_moe.h"
 #include "models/families/families.h"
 
+#include <algorithm>
+
 namespace mlxcel {
 
 namespace {
@@ -19,16 +21,14 @@ DecoderSpec exaone_moe_decoder(const Config& config) {
     rotate_sliding_layers(decoder);
   }
   MoeSpec moe = deepseek3_moe(config);
-  auto types = config.find<std::vector<std::string>>("mlp_layer_types");
   auto sparse = config.find<std::vector<bool>>("is_moe_layer");
-  if (!types && !sparse) {
-    mix_after_dense(config, decoder, moe);
+  if (!sparse || config.has("mlp_layer_types")) {
+    mix_by_type(config, decoder, moe);
     return decoder;
   }
-  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
-    bool mixes = types ? layer < types->size() && (*types)[layer] == "sparse"
-                       : layer < sparse->size() && (*sparse)[layer];
-    if (mixes) {
+  size_t listed = std::min(sparse->size(), decoder.blocks.size());
+  for (size_t layer = 0; layer < listed; ++layer) {
+    if ((*sparse)[layer]) {
       decoder.blocks[layer].moe = moe;
     }
   }

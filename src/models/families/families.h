@@ -67,5 +67,9 @@ extern const Family solar_open;
 extern const Family gpt_oss;
 extern const Family apertus;
 extern const Family plamo;
+extern const Family deepseek_v2;
+extern const Family deepseek_v3;
+extern const Family glm4_moe_lite;
+extern const Family minicpm3;
 
 }  // namespace mlxcel

@@ -30,8 +30,7 @@ const Family glm4_moe = {
     .decoder = glm4_moe_decoder,
     .names = hf_decoder_names(deepseek_moe_names()),
     .features = {"attention_bias", "use_qk_norm", "n_routed_experts"},
-    // The layers after the last predict further tokens.
-    .dropped = {"*.eh_proj.*", "*.enorm.*", "*.hnorm.*", "*.shared_head.*"},
+    .further_layers = FurtherLayers::dropped,
 };
 
 }  // namespace mlxcel

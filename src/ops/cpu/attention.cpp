@@ -13,6 +13,8 @@ namespace {
 // a block of keys costs little beside the products. Tiles are a power of two
 // rows, so that they end where blocks do.
 constexpr int kTileRows = 64;
+// The same where values are turned from keys, which costs more.
+constexpr int kTurningTileRows = 256;
 // Blocks of a range of generated rows: the unit of work between threads.
 constexpr int kRangeBlocks = 2;
 // Rows written by one thread stand in whole cache lines of keys: 16 positions.
@@ -31,7 +33,7 @@ AttentionCall::AttentionCall(
     CpuKvCache& cache,
     int layer,
     const Tensor* shared,
-    const Tensor& out)
+    int value_dim)
     : context_(context),
       step_(step),
       qkv_(qkv),
@@ -40,16 +42,17 @@ AttentionCall::AttentionCall(
       cache_(cache),
       layout_(cache.layer(layer)),
       kernels_(attention_kernels(context.isa)),
-      out_(data(out)),
       rope_(static_cast<const CpuRope*>(args.rope)),
       type_(cache.spec().dtype),
       dots_(kernels_.product_bf16 && type_ != DType::f32),
       group_(args.num_heads / args.num_kv_heads),
+      values_in_keys_(value_dim > 0),
+      v_dim_(values_in_keys_ ? value_dim : args.head_dim),
       q_pitch_(round_up(args.head_dim, 2)),
-      v_pitch_(layout_.v_pitch),
+      v_pitch_(values_in_keys_ ? round_up(v_dim_, 16) : layout_.v_pitch),
       q_scale_(args.softcap > 0 ? args.scale : args.scale * kLog2e),
-      tile_rows_(
-          int(std::bit_floor(unsigned(std::max(1, kTileRows / group_))))) {}
+      tile_rows_(int(std::bit_floor(unsigned(std::max(
+          1, (values_in_keys_ ? kTurningTileRows : kTileRows) / group_))))) {}
 
 void AttentionCall::plan_segment(const Segment& segment) {
   for (int row = 0; row < segment.num_rows;) {
@@ -112,7 +115,8 @@ void AttentionCall::make_scratch() {
   at_.keys = thread_layout_.add<float>(size_t(q_pitch_) * kKvBlockSize);
   at_.values = thread_layout_.add<float>(size_t(v_pitch_) * kKvBlockSize);
   at_.row = thread_layout_.add<float>(width);
-  at_.narrow = thread_layout_.add<uint16_t>(size_t(v_pitch_));
+  at_.narrow =
+      thread_layout_.add<uint16_t>(size_t(std::max(q_pitch_, v_pitch_)));
 
   size_t rows = size_t(step_.num_rows()) * size_t(args_.num_heads);
   size_t partial_rows = size_t(num_partials_) * size_t(group_);
@@ -150,7 +154,9 @@ AttentionScratch AttentionCall::scratch(int thread) const {
   };
 }
 
-void AttentionCall::run() {
+Tensor AttentionCall::run() {
+  result_ = context_.make(step_.num_rows(), int64_t(args_.num_heads) * v_dim_);
+  out_ = data(result_);
   for (const Segment& segment : step_.segments) {
     plan_segment(segment);
   }
@@ -179,7 +185,7 @@ void AttentionCall::run() {
     for (const AttendTask& task : tasks_) {
       attend(scratch(0), task);
     }
-    return;
+    return result_;
   }
   context_.pool.run([this](int thread) {
     AttentionScratch own = scratch(thread);
@@ -193,6 +199,7 @@ void AttentionCall::run() {
       attend(own, tasks_[size_t(i)]);
     }
   });
+  return result_;
 }
 
 Tensor attention(
@@ -203,19 +210,15 @@ Tensor attention(
     KvCache& cache,
     int layer,
     const Tensor* shared) {
-  Tensor out =
-      context.make(step.num_rows(), int64_t(args.num_heads) * args.head_dim);
-  AttentionCall(
-      context,
-      step,
-      qkv,
-      args,
-      static_cast<CpuKvCache&>(cache),
-      layer,
-      shared,
-      out)
+  return AttentionCall(
+             context,
+             step,
+             qkv,
+             args,
+             static_cast<CpuKvCache&>(cache),
+             layer,
+             shared)
       .run();
-  return out;
 }
 
 }  // namespace mlxcel::cpu

@@ -35,30 +35,68 @@ AttentionCall::BlockOperands AttentionCall::block_operands(
       .columns = round_up(used, 16),
       .value_rows = type_ == DType::f32 ? used : round_up(used, 2),
   };
-  if (!segment.prompt || type_ == DType::f32) {
-    return block;
-  }
-  if (!dots_) {
+  bool narrow = segment.prompt && type_ != DType::f32;
+  if (narrow && !dots_) {
     kernels_.widen(block.keys, type_, kKvBlockSize, q_pitch_, scratch.keys);
-    kernels_.widen(
-        block.values, type_, v_pitch_, block.value_rows, scratch.values);
+    if (!values_in_keys_) {
+      kernels_.widen(
+          block.values, type_, v_pitch_, block.value_rows, scratch.values);
+    }
     block.type = DType::f32;
-  } else if (type_ == DType::f16) {
+  } else if (narrow && type_ == DType::f16) {
     kernels_.f16_to_bf16(
         static_cast<const uint16_t*>(block.keys),
         reinterpret_cast<uint16_t*>(scratch.keys),
         int64_t(q_pitch_) * kKvBlockSize);
-    kernels_.f16_to_bf16(
-        static_cast<const uint16_t*>(block.values),
-        reinterpret_cast<uint16_t*>(scratch.values),
-        int64_t(block.value_rows) * v_pitch_);
+    if (!values_in_keys_) {
+      kernels_.f16_to_bf16(
+          static_cast<const uint16_t*>(block.values),
+          reinterpret_cast<uint16_t*>(scratch.values),
+          int64_t(block.value_rows) * v_pitch_);
+    }
     block.type = DType::bf16;
   } else {
-    return block;
+    narrow = false;
   }
-  block.keys = scratch.keys;
-  block.values = scratch.values;
+  if (narrow) {
+    block.keys = scratch.keys;
+    block.values = scratch.values;
+  }
+  if (values_in_keys_) {
+    turn_values(block, used, scratch.values);
+    block.values = scratch.values;
+  }
   return block;
+}
+
+// Positions past the last used one may hold anything, and a weight of zero
+// would make infinity NaN, so they become zero.
+void AttentionCall::turn_values(
+    const BlockOperands& block, int used, float* values) const {
+  int first = args_.head_dim - v_dim_;
+  if (block.type == DType::f32) {
+    kernels_.turn_f32(
+        static_cast<const float*>(block.keys) + first * kKvBlockSize,
+        v_dim_,
+        used,
+        values,
+        v_pitch_);
+    std::fill(
+        values + used * v_pitch_, values + block.value_rows * v_pitch_, 0.f);
+    return;
+  }
+  auto* pairs = reinterpret_cast<uint32_t*>(values);
+  kernels_.turn_pairs(
+      static_cast<const uint32_t*>(block.keys) + first / 2 * kKvBlockSize,
+      round_up(v_dim_, 2),
+      block.value_rows,
+      pairs,
+      v_pitch_);
+  if (used < block.value_rows) {
+    for (int i = 0; i < v_pitch_; ++i) {
+      pairs[used / 2 * v_pitch_ + i] &= 0xffffu;
+    }
+  }
 }
 
 void AttentionCall::multiply_keys(
@@ -220,12 +258,9 @@ void AttentionCall::finish_prompt(
   for (int i = 0; i < task.count * group_; ++i) {
     int head = query_head(task.kv_head, i % group_);
     int64_t row = step_row + i / group_;
-    float* to = out_ + (row * args_.num_heads + head) * args_.head_dim;
+    float* to = out_ + (row * args_.num_heads + head) * v_dim_;
     kernels_.scale(
-        to,
-        scratch.sums + i * v_pitch_,
-        1 / scratch.states[i].sum,
-        args_.head_dim);
+        to, scratch.sums + i * v_pitch_, 1 / scratch.states[i].sum, v_dim_);
     if (args_.gated) {
       apply_gate(to, int(row), head);
     }
@@ -237,8 +272,7 @@ void AttentionCall::finish_generated(const AttendTask& task) const {
   int step_row = task.segment->first_row + task.row;
   for (int i = 0; i < group_; ++i) {
     int head = query_head(task.kv_head, i);
-    float* to =
-        out_ + (int64_t(step_row) * args_.num_heads + head) * args_.head_dim;
+    float* to = out_ + (int64_t(step_row) * args_.num_heads + head) * v_dim_;
     auto at = [&](int range) {
       return size_t(task.partial + range) * size_t(group_) + size_t(i);
     };
@@ -249,15 +283,15 @@ void AttentionCall::finish_generated(const AttendTask& task) const {
       max = std::max(max, partial_states_[at(range)].max);
     }
     float sum = args_.sinks.empty() ? 0 : std::exp2(sink - max);
-    std::memset(to, 0, size_t(args_.head_dim) * sizeof(float));
+    std::memset(to, 0, size_t(v_dim_) * sizeof(float));
     for (int range = 0; range < task.num_ranges; ++range) {
       const SoftmaxState& state = partial_states_[at(range)];
       float factor = std::exp2(state.max - max);
       sum += state.sum * factor;
       kernels_.add_scaled(
-          to, partials_ + at(range) * size_t(v_pitch_), factor, args_.head_dim);
+          to, partials_ + at(range) * size_t(v_pitch_), factor, v_dim_);
     }
-    kernels_.scale(to, to, 1 / sum, args_.head_dim);
+    kernels_.scale(to, to, 1 / sum, v_dim_);
     if (args_.gated) {
       apply_gate(to, step_row, head);
     }

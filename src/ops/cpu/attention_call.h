@@ -7,6 +7,9 @@
 // reduce over ranges of blocks fixed by absolute position, and the ranges are
 // combined in order. So neither depends on how rows were cut into steps, on the
 // batch, or on the number of threads.
+//
+// Values may also stand in the keys: then a block's values are turned from its
+// keys where it is read, once for all query heads.
 #pragma once
 
 #include "ops/cpu/context.h"
@@ -77,6 +80,8 @@ struct AttentionScratch {
 
 class AttentionCall {
  public:
+  // value_dim > 0: the values are the last so many features of the keys, and
+  // neither qkv nor the cache holds others; head_dim - value_dim is even.
   AttentionCall(
       Context& context,
       const Step& step,
@@ -85,8 +90,9 @@ class AttentionCall {
       CpuKvCache& cache,
       int layer,
       const Tensor* shared,
-      const Tensor& out);
-  void run();
+      int value_dim = 0);
+  // Returns [rows, heads * features of a value].
+  Tensor run();
 
  private:
   void plan_segment(const Segment& segment);
@@ -124,6 +130,8 @@ class AttentionCall {
       const AttentionScratch& scratch,
       const AttendTask& task,
       int64_t index) const;
+  // A block's values as the products read them, from its keys.
+  void turn_values(const BlockOperands& block, int used, float* values) const;
   void multiply_keys(
       const AttentionScratch& scratch,
       const AttendTask& task,
@@ -174,13 +182,16 @@ class AttentionCall {
   CpuKvCache& cache_;
   const KvLayerLayout& layout_;
   const AttentionKernels& kernels_;
-  float* out_;
+  Tensor result_;
+  float* out_ = nullptr;
   const CpuRope* rope_;
   const float* rope_rows_ = nullptr;
 
   DType type_;
-  bool dots_;    // prompt products in bf16
-  int group_;    // query heads a key head
+  bool dots_;  // prompt products in bf16
+  int group_;  // query heads a key head
+  bool values_in_keys_;
+  int v_dim_;    // features of a value
   int q_pitch_;  // head size, even
   int v_pitch_;
   float q_scale_;  // on the queries: the scores come out ready for exp2

@@ -139,14 +139,15 @@ void AttentionCall::store_keys_and_values(
   const Tensor& source = shared_ ? *shared_ : qkv_;
   const float* k = data(source) + step_row * source.cols() +
                    int64_t(args_.num_heads) * head_dim;
-  const float* v = args_.key_values == KeyValues::from_keys ? k : k + k_width;
+  bool apart = args_.key_values == KeyValues::projected && !values_in_keys_;
+  const float* v = apart ? k + k_width : k;
 
   if (args_.v_norm) {
     std::memcpy(scratch.row, v, size_t(k_width) * sizeof(float));
     normalize_heads(scratch.row, args_.num_kv_heads, head_dim, args_.v_norm);
     v = scratch.row;
   }
-  for (int head = 0; head < args_.num_kv_heads; ++head) {
+  for (int head = 0; head < args_.num_kv_heads && !values_in_keys_; ++head) {
     store_value(scratch, segment, position, head, v + head * head_dim);
   }
   std::memcpy(scratch.row, k, size_t(k_width) * sizeof(float));

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "ops/cpu/attention.h"
 #include "ops/cpu/elementwise.h"
+#include "ops/cpu/latent_attention.h"
 #include "ops/cpu/matmul.h"
 
 #include <cstring>
@@ -33,6 +34,9 @@ class CpuBackend : public Backend {
   }
   std::unique_ptr<Experts> prepare_experts(ExpertWeights weights) override {
     return cpu::prepare_experts(context_, std::move(weights));
+  }
+  std::unique_ptr<HeadLinear> prepare_heads(HeadWeights weights) override {
+    return cpu::prepare_heads(context_, std::move(weights));
   }
   std::unique_ptr<Embedding> prepare_embedding(
       EmbeddingWeights weights) override {
@@ -83,6 +87,15 @@ class CpuBackend : public Backend {
       int layer,
       const Tensor* shared) override {
     return cpu::attention(context_, step, qkv, args, cache, layer, shared);
+  }
+  Tensor latent_attention(
+      const Step& step,
+      const Tensor& q,
+      const Tensor& kv,
+      const LatentAttentionArgs& args,
+      KvCache& cache,
+      int layer) override {
+    return cpu::latent_attention(context_, step, q, kv, args, cache, layer);
   }
   Tensor add(
       const Step&, const Tensor& x, const Tensor& y, float scale) override {

@@ -65,10 +65,12 @@ LinearStage::LinearStage(
     const Product& product,
     float* y,
     const float* residual,
-    const LinearOptions& options)
+    const LinearOptions& options,
+    int64_t pitch)
     : context_(context),
       product_(product),
       y_(y),
+      pitch_(pitch == 0 ? product.linear().out() : pitch),
       residual_(residual),
       options_(options) {
   if (product.plan().prompt_rows == 0) {
@@ -94,7 +96,7 @@ void LinearStage::finish(int row, int rows, int64_t begin, int64_t end) const {
   float scale = options_.output_scale;
   const NormKernels& kernels = norm_kernels(context_.isa);
   for (int i = row; i < row + rows; ++i) {
-    float* y = y_ + i * out;
+    float* y = y_ + i * pitch_;
     if (residual_ == nullptr) {
       for (int64_t o = begin; o < end; ++o) {
         y[o] *= scale;
@@ -112,7 +114,7 @@ void LinearStage::norm_rows(int thread) const {
   auto [begin, end] =
       split_range(product_.plan().rows(), thread, context_.pool.size());
   for (int64_t row = begin; row < end; ++row) {
-    float* y = y_ + row * out;
+    float* y = y_ + row * pitch_;
     norm->apply(y, y);
     float scale = options_.output_scale;
     if (residual_ != nullptr) {
@@ -142,8 +144,8 @@ void LinearStage::run_prefill(int thread) {
       product_.panel_pack(p, k0, k1, panel);
       for (int t = int(tile_begin); t < int(tile_end); ++t) {
         auto [row, rows] = product_.tile(t);
-        float* y = y_ + row * out + p.begin;
-        fetch_rows(y, out, rows, p.end - p.begin, true);
+        float* y = y_ + row * pitch_ + p.begin;
+        fetch_rows(y, pitch_, rows, p.end - p.begin, true);
         if (residual_ != nullptr && k1 == in) {
           fetch_rows(
               residual_ + row * out + p.begin,
@@ -156,7 +158,7 @@ void LinearStage::run_prefill(int thread) {
           product_.panel_fetch(
               panels_[next], t - int(tile_begin), int(tile_end - tile_begin));
         }
-        product_.panel_multiply(p, panel, k0, k1, t, y, out, spare);
+        product_.panel_multiply(p, panel, k0, k1, t, y, pitch_, spare);
         if (k1 == in) {
           finish(row, rows, p.begin, p.end);
         }
@@ -173,11 +175,7 @@ void LinearStage::run(int thread) {
     int64_t begin = linear.split_by_bytes(thread, threads);
     int64_t end = linear.split_by_bytes(thread + 1, threads);
     product_.decode(
-        thread,
-        begin,
-        end,
-        y_ + plan.prompt_rows * linear.out() + begin,
-        linear.out());
+        thread, begin, end, y_ + plan.prompt_rows * pitch_ + begin, pitch_);
     finish(plan.prompt_rows, plan.decode_rows, begin, end);
   }
   if (plan.prompt_rows > 0) {

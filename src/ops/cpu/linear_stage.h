@@ -10,13 +10,16 @@ namespace mlxcel::cpu {
 // product's rows.
 class LinearStage {
  public:
-  // residual may be null. `tasks` of this stage are handed out once.
+  // residual may be null. `tasks` of this stage are handed out once. Rows of y
+  // are `pitch` floats apart, 0: as many as there are outputs; then there is no
+  // residual.
   LinearStage(
       Context& context,
       const Product& product,
       float* y,
       const float* residual,
-      const LinearOptions& options);
+      const LinearOptions& options,
+      int64_t pitch = 0);
   void run(int thread);
 
  private:
@@ -27,6 +30,7 @@ class LinearStage {
   Context& context_;
   const Product& product_;
   float* y_;
+  int64_t pitch_;
   const float* residual_;
   LinearOptions options_;
   std::vector<Product::Panel> panels_;

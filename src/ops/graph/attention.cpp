@@ -1,6 +1,7 @@
 #include "ops/graph/attention.h"
 
 #include "core/error.h"
+#include "ops/graph/linear.h"
 
 namespace mlxcel::graph {
 
@@ -90,13 +91,15 @@ mx::array slope_bias(const AttentionArgs& args, const AttentionGroup& group) {
       mx::array(-std::numeric_limits<float>::infinity()));
 }
 
+// value_dim > 0: the values are the last so many features of the keys.
 mx::array attend(
     const Context& context,
     const mx::array& q,
     const AttentionArgs& args,
     const AttentionGroup& group,
     const GraphKvCache& cache,
-    int layer) {
+    int layer,
+    int value_dim = 0) {
   int dim = args.head_dim;
   mx::array rows = mx::slice(
       q,
@@ -107,7 +110,11 @@ mx::array attend(
       mx::reshape(rows, {group.batch, group.rows, args.num_heads, dim}),
       {0, 2, 1, 3});
   mx::array k = cached(context, cache.keys(layer), group);
-  mx::array v = cached(context, cache.values(layer), group);
+  mx::array v = value_dim > 0 ? mx::slice(
+                                    k,
+                                    {0, 0, 0, dim - value_dim},
+                                    {group.batch, k.shape(1), group.keys, dim})
+                              : cached(context, cache.values(layer), group);
 
   mx::array out(0.0f);
   if (args.softcap != 0) {
@@ -243,6 +250,69 @@ mx::array attention(
     out = mx::multiply(out, mx::sigmoid(gate));
   }
   return out;
+}
+
+// The heads' key matrices are absorbed into the queries and their value
+// matrices into the result: every head attends to [rotated key, latent].
+mx::array latent_attention(
+    const Context& context,
+    Plan& plan,
+    const mx::array& q,
+    const mx::array& kv,
+    const LatentAttentionArgs& args,
+    GraphKvCache& cache,
+    int layer) {
+  int rows = q.shape(0), heads = args.num_heads(), rope = args.rope_dim;
+  int plain = int(args.key_up->in()), latent = args.latent_dim();
+  const auto* turn = static_cast<const GraphRope*>(args.rope);
+  auto turned = [&](const mx::array& x) {
+    return turn ? turn->apply(x, plan) : x;
+  };
+  auto each = [&](const HeadLinear& linear, const mx::array& x) {
+    return static_cast<const GraphHeads&>(linear).apply(context, x, plan);
+  };
+
+  mx::array queries = mx::reshape(q, {rows, heads, plain + rope});
+  mx::array absorbed = mx::transpose(
+      each(
+          *args.key_up,
+          mx::transpose(
+              mx::slice(queries, {0, 0, 0}, {rows, heads, plain}), {1, 0, 2})),
+      {1, 0, 2});
+  queries = mx::concatenate(
+      {turned(mx::slice(queries, {0, 0, plain}, {rows, heads, plain + rope})),
+       absorbed},
+      2);
+
+  mx::array vector = mx::slice(kv, {0, 0}, {rows, latent});
+  if (const auto* norm = static_cast<const GraphNorm*>(args.latent_norm)) {
+    vector = norm->apply(vector);
+  }
+  if (args.latent_scale != 1) {
+    vector = context.scale_add(vector, args.latent_scale, nullptr);
+  }
+  mx::array key = mx::reshape(
+      mx::slice(kv, {0, latent}, {rows, latent + rope}), {rows, 1, rope});
+  key =
+      mx::concatenate({turned(key), mx::reshape(vector, {rows, 1, latent})}, 2);
+  cache.write(layer, plan.slots(cache.num_blocks()), key, key);
+
+  AttentionArgs attention{
+      .num_heads = heads,
+      .num_kv_heads = 1,
+      .head_dim = rope + latent,
+      .scale = args.scale};
+  std::vector<mx::array> outputs;
+  for (const AttentionGroup& group : plan.groups({})) {
+    outputs.push_back(
+        attend(context, queries, attention, group, cache, layer, latent));
+  }
+  mx::array mixed =
+      outputs.size() == 1 ? outputs.front() : mx::concatenate(outputs, 0);
+  mixed = mx::transpose(mx::reshape(mixed, {rows, heads, latent}), {1, 0, 2});
+  return mx::reshape(
+      mx::transpose(each(*args.value_up, mixed), {1, 0, 2}),
+      {rows, heads * int(args.value_up->out())});
 }
 
 }  // namespace mlxcel::graph

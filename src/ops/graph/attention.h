@@ -17,4 +17,14 @@ mx::array attention(
     int layer,
     const mx::array* shared);
 
+// See Backend::latent_attention.
+mx::array latent_attention(
+    const Context& context,
+    Plan& plan,
+    const mx::array& q,
+    const mx::array& kv,
+    const LatentAttentionArgs& args,
+    GraphKvCache& cache,
+    int layer);
+
 }  // namespace mlxcel::graph

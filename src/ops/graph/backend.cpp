@@ -73,6 +73,12 @@ class GraphBackend : public Backend {
     });
   }
 
+  std::unique_ptr<HeadLinear> prepare_heads(HeadWeights weights) override {
+    return guard("prepare_heads", weights.name, [&] {
+      return std::make_unique<GraphHeads>(*context_, weights);
+    });
+  }
+
   std::unique_ptr<Embedding> prepare_embedding(
       EmbeddingWeights weights) override {
     return guard("prepare_embedding", weights.table.name, [&] {
@@ -173,6 +179,25 @@ class GraphBackend : public Backend {
           static_cast<GraphKvCache&>(cache),
           layer,
           shared ? &value(*shared) : nullptr));
+    });
+  }
+
+  Tensor latent_attention(
+      const Step& step,
+      const Tensor& q,
+      const Tensor& kv,
+      const LatentAttentionArgs& args,
+      KvCache& cache,
+      int layer) override {
+    return guard("latent_attention", "", [&] {
+      return context_->wrap(graph::latent_attention(
+          *context_,
+          plan(step),
+          value(q),
+          value(kv),
+          args,
+          static_cast<GraphKvCache&>(cache),
+          layer));
     });
   }
 

@@ -199,7 +199,9 @@ void GraphKvCache::write(
     array = mx::scatter(array, slots, updates, 0);
   };
   put(target.k, k);
-  put(target.v, v);
+  if (target.v.shape(2) > 0) {
+    put(target.v, v);
+  }
 }
 
 void GraphKvCache::append_arrays(std::vector<mx::array>& out) const {

@@ -30,7 +30,8 @@ class GraphKvCache : public KvCache {
   void copy_state(int from, int to) override;
   void clear_state(int state) override;
 
-  // Puts rows k, v [rows, kv_heads, dim] at their slots (i32 [rows]).
+  // Puts rows k, v [rows, kv_heads, dim] at their slots (i32 [rows]). A layer
+  // without values takes none.
   void write(
       int layer,
       const mx::array& slots,

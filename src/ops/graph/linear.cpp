@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 
+#include <algorithm>
 #include <numbers>
 
 namespace mlxcel::graph {
@@ -80,6 +81,25 @@ mx::array DeviceMatrix::multiply(
         mode_name(quant.mode));
   }
   return mx::matmul(x, mx::transpose(context.to_compute(*weight)));
+}
+
+mx::array DeviceMatrix::multiply_each(
+    const Context& context, const mx::array& x, int count) const {
+  auto blocks = [&](const mx::array& array) {
+    return mx::reshape(array, {count, array.shape(0) / count, array.shape(1)});
+  };
+  if (quant.packed()) {
+    return mx::quantized_matmul(
+        x,
+        blocks(*weight),
+        blocks(*scales),
+        biases ? std::optional(blocks(*biases)) : std::nullopt,
+        true,
+        quant.group_size,
+        quant.bits,
+        mode_name(quant.mode));
+  }
+  return mx::matmul(x, mx::swapaxes(blocks(context.to_compute(*weight)), 1, 2));
 }
 
 mx::array DeviceMatrix::multiply_blocks(
@@ -369,6 +389,60 @@ mx::array GraphExperts::apply(
   mx::array y = pieces.size() == 1 ? pieces.front()
                                    : mx::concatenate(std::move(pieces), 1);
   return bias_ ? mx::add(y, mx::take(*bias_, ids, 0)) : y;
+}
+
+namespace {
+
+// One matrix a head, all of one form.
+std::vector<const MatrixWeight*> matrices_of(const HeadWeights& weights) {
+  std::vector<const MatrixWeight*> out;
+  for (const LinearWeights& head : weights.heads) {
+    const MatrixWeight& matrix = head.parts.front();
+    out.push_back(&matrix);
+    const MatrixWeight& first = *out.front();
+    if (!same_format(first, matrix) || matrix.out != first.out ||
+        matrix.in != first.in || head.parts.size() != 1) {
+      throw CheckpointError(
+          cat("the heads of ", weights.name, " differ in form"),
+          cat(matrix.name, ", ", first.name),
+          "use --backend cpu, which takes each head in its own form");
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+GraphHeads::GraphHeads(Context& context, const HeadWeights& weights)
+    : HeadLinear(
+          int(weights.heads.size()),
+          weights.heads.front().parts.front().in,
+          weights.heads.front().parts.front().out),
+      matrices_(context, matrices_of(weights)) {
+  bool any = std::any_of(
+      weights.heads.begin(), weights.heads.end(), [](const auto& head) {
+        return !head.terms.empty();
+      });
+  for (const LinearWeights& head : weights.heads) {
+    if (any) {
+      terms_.emplace_back(context, head.terms, in(), out());
+    }
+  }
+}
+
+mx::array GraphHeads::apply(
+    const Context& context, const mx::array& x, Plan& plan) const {
+  mx::array y = matrices_.multiply_each(context, x, count());
+  if (terms_.empty()) {
+    return y;
+  }
+  std::vector<mx::array> heads;
+  for (int h = 0; h < count(); ++h) {
+    mx::array id(h, mx::int32);
+    heads.push_back(terms_[size_t(h)].add_to(
+        context, mx::take(y, id, 0), mx::take(x, id, 0), plan));
+  }
+  return mx::stack(heads, 0);
 }
 
 GraphEmbedding::GraphEmbedding(

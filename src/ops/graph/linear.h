@@ -15,6 +15,9 @@ struct DeviceMatrix {
   // Stacks parts of one format.
   DeviceMatrix(Context& context, const std::vector<const MatrixWeight*>& parts);
   mx::array multiply(const Context& context, const mx::array& x) const;
+  // x [count, rows, in] times `count` equal blocks of rows, one each.
+  mx::array multiply_each(
+      const Context& context, const mx::array& x, int count) const;
   // The same with one of `count` equal blocks of rows for each row of x.
   mx::array multiply_blocks(
       const Context& context,
@@ -88,6 +91,18 @@ class GraphExperts : public Experts {
  private:
   std::vector<DeviceMatrix> parts_;  // [experts * out, in] each
   std::optional<mx::array> bias_;    // [experts, out]
+};
+
+// The heads' matrices stacked to [heads, out, in].
+class GraphHeads : public HeadLinear {
+ public:
+  GraphHeads(Context& context, const HeadWeights& weights);
+  // x: [heads, rows, in]; returns [heads, rows, out].
+  mx::array apply(const Context& context, const mx::array& x, Plan& plan) const;
+
+ private:
+  DeviceMatrix matrices_;            // [heads * out, in]
+  std::vector<LowRankTerms> terms_;  // one a head, or none
 };
 
 class GraphEmbedding : public Embedding {

@@ -1,5 +1,6 @@
 #include "support/models/reference_backend.h"
 
+#include "support/models/reference_latent.h"
 #include "support/models/reference_parts.h"
 
 #include <algorithm>
@@ -52,9 +53,7 @@ class ReferenceCache : public KvCache {
       std::fill(layer[size_t(state)].begin(), layer[size_t(state)].end(), 0);
     }
   }
-  struct Entry {
-    Row k, v;
-  };
+  using Entry = CacheEntry;
   // By layer and slot.
   std::vector<Rows> states{spec().layers.size()};
   std::vector<std::map<std::pair<int, int>, Entry>> entries{
@@ -113,6 +112,13 @@ class ReferenceBackend : public Backend {
       experts.push_back(reference_linear(expert));
     }
     return std::make_unique<ReferenceExperts>(std::move(experts));
+  }
+  std::unique_ptr<HeadLinear> prepare_heads(HeadWeights weights) override {
+    std::vector<std::unique_ptr<ReferenceLinear>> heads;
+    for (const LinearWeights& head : weights.heads) {
+      heads.push_back(reference_linear(head));
+    }
+    return std::make_unique<ReferenceHeads>(std::move(heads));
   }
   std::unique_ptr<Embedding> prepare_embedding(
       EmbeddingWeights weights) override {
@@ -242,6 +248,24 @@ class ReferenceBackend : public Backend {
       }
     }
     return wrap(std::move(out), int64_t(args.num_heads) * args.head_dim);
+  }
+
+  Tensor latent_attention(
+      const Step& step,
+      const Tensor& q,
+      const Tensor& kv,
+      const LatentAttentionArgs& args,
+      KvCache& cache,
+      int layer) override {
+    auto& entries = static_cast<ReferenceCache&>(cache).entries[size_t(layer)];
+    return reference::latent_attention(
+        step,
+        q,
+        kv,
+        args,
+        [&](const Segment& segment, int64_t position) -> CacheEntry& {
+          return entries[place(segment, position)];
+        });
   }
 
   Tensor add(

@@ -134,6 +134,18 @@ struct ReferenceExperts : Experts {
   std::vector<std::unique_ptr<ReferenceLinear>> experts;
 };
 
+struct ReferenceHeads : HeadLinear {
+  explicit ReferenceHeads(std::vector<std::unique_ptr<ReferenceLinear>> linears)
+      : HeadLinear(int(linears.size()), linears[0]->in(), linears[0]->out()),
+        heads(std::move(linears)) {}
+  std::vector<std::unique_ptr<ReferenceLinear>> heads;
+};
+
+// What the cache keeps of a position.
+struct CacheEntry {
+  Row k, v;
+};
+
 struct ReferenceEmbedding : Embedding {
   explicit ReferenceEmbedding(const EmbeddingWeights& weights)
       : Embedding(weights.table.out, weights.table.in),

@@ -79,6 +79,19 @@ struct AttentionKernels {
       uint16_t* to,
       int64_t count);
 
+  // Values from keys, for one position or two a row as the cache lays them out
+  // (kv_cache.h): keys [features][64], values [positions][pitch]; and keys
+  // [features / 2][64] and values [positions / 2][pitch] of 16-bit pairs, both
+  // counts even.
+  void (*turn_f32)(
+      const float* keys, int features, int positions, float* values, int pitch);
+  void (*turn_pairs)(
+      const uint32_t* keys,
+      int features,
+      int positions,
+      uint32_t* values,
+      int pitch);
+
   // Replaces the scores by p, 0 where not visible. With weights_bf16, p goes
   // there instead. exp2 is within 2.2e-7 of the true value, relatively.
   void (*softmax)(const SoftmaxTile& tile);

@@ -1,5 +1,6 @@
 #include "core/half.h"
 #include "ops/cpu/kernels/attention_kernels.h"
+#include "ops/cpu/kernels/attention_turn.h"
 #include "ops/kv_cache.h"
 
 #include <algorithm>
@@ -182,6 +183,8 @@ const AttentionKernels kAttentionPortable = {
     .widen = widen,
     .f16_to_bf16 = f16_to_bf16,
     .narrow = narrow,
+    .turn_f32 = turn_f32,
+    .turn_pairs = turn_pairs,
     .softmax = softmax,
     .scale = scale,
     .add_scaled = add_scaled,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/cpu/kernels/attention_kernels.h"
+#include "ops/cpu/kernels/attention_turn.h"
 #include "ops/kv_cache.h"
 
 namespace mlxcel::cpu {
