@@ -79,11 +79,25 @@ void choose_layout(ResolvedPair& pair, const Adapter& adapter) {
             "check that the adapter was trained on this model");
 }
 
-void check_head_and_embedding(
+// Tables that are looked up, but for the embedding: no term is defined there.
+bool is_other_table(const Role& role) {
+  return role.kind == "positions" || role.kind == "per_layer.table";
+}
+
+void check_tables_and_head(
     const Role& role,
     const std::string& stem,
     const Adapter& adapter,
     const AdapterBase& base) {
+  if (is_other_table(role)) {
+    throw AdapterError(
+        cat("cannot apply adapter ", adapter.folder.string()),
+        cat("it has a pair on ",
+            stem,
+            ", and of the tables that are looked up only embed_tokens takes "
+            "one"),
+        "leave this tensor out of the adapter");
+  }
   if (base.spec.head != HeadKind::tied) {
     return;
   }
@@ -132,7 +146,7 @@ ResolvedPair resolve_pair(
                      : near);
   }
   const Role& role = parts.front().role;
-  check_head_and_embedding(role, source.stem, adapter, base);
+  check_tables_and_head(role, source.stem, adapter, base);
   if (pair.targets.empty()) {
     throw AdapterError(
         cat("cannot apply adapter ", adapter.folder.string()),
