@@ -1,5 +1,6 @@
 #include "loading/detect.h"
 
+#include "io/checkpoint.h"
 #include "io/json.h"
 #include "models/registry.h"
 
@@ -169,78 +170,6 @@ const Family* family_of_architectures(const Config& config) {
       "`mlxcel arch` lists the supported models");
 }
 
-}  // namespace
-
-Detection detect_model(const fs::path& folder, const Config& config) {
-  Detection detection;
-  const Family* by_architecture = family_of_architectures(config);
-  std::optional<std::string> type = config.find<std::string>("model_type");
-  detection.model_type = type.value_or("");
-  detect_kind(folder, config, detection);
-  if (!type) {
-    if (by_architecture == nullptr) {
-      if (detection.kind != ModelKind::generation) {
-        detection.model_type = joined(architectures_of(config));
-        return detection;
-      }
-      refuse_missing_type(config);
-    }
-    detection.model_type = joined(architectures_of(config));
-    detection.family = by_architecture;
-    return detection;
-  }
-  detection.family = find_by_model_type(*type);
-  if (detection.family == nullptr) {
-    if (detection.kind == ModelKind::generation) {
-      refuse_unknown_type(config, *type);
-    }
-    return detection;
-  }
-  // Types may share a family's code: llama and mistral are both Llama.
-  if (by_architecture != nullptr &&
-      by_architecture->type != detection.family->type) {
-    throw ConfigError(
-        cat(config.file(), ": \"model_type\" and \"architectures\" disagree"),
-        cat(*type,
-            " is ",
-            detection.family->name,
-            ", ",
-            joined(architectures_of(config)),
-            " is ",
-            by_architecture->name),
-        "correct the one that does not fit the weights");
-  }
-  return detection;
-}
-
-const Family& require_generation(
-    const Detection& detection, const Config& config) {
-  if (detection.kind != ModelKind::generation) {
-    std::string_view kind = name_of(detection.kind);
-    bool vowel = kind.front() == 'e' || kind.front() == 'a';
-    throw ConfigError(
-        cat(fs::path(config.file()).parent_path().string(),
-            " is ",
-            vowel ? "an " : "a ",
-            kind,
-            " model and generates no text"),
-        detection.evidence,
-        "give a model that generates text");
-  }
-  if (detection.family->decoder == nullptr) {
-    throw ConfigError(
-        cat(config.file(),
-            ": ",
-            detection.family->name,
-            " is not supported yet"),
-        cat("model_type is ", detection.model_type),
-        "`mlxcel arch` lists the supported models");
-  }
-  return *detection.family;
-}
-
-namespace {
-
 bool has_any(
     std::string_view key, std::initializer_list<std::string_view> parts) {
   return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {
@@ -265,21 +194,171 @@ bool is_connector_key(std::string_view key) {
        "audio_tower."});
 }
 
-}  // namespace
-
-bool has_vision_tower(const Config& config, const WeightMap& weights) {
+// Whether config.json asks for a tower; `why` receives what says no although
+// something speaks of one.
+bool configured_tower(const Config& config, std::string& why) {
   auto vision = config.json().find("vision_config");
-  if (vision == config.json().end() || !vision->is_object() ||
-      vision->empty() || config.get_or("language_model_only", false)) {
+  if (config.get_or("language_model_only", false)) {
+    why = "language_model_only is true";
     return false;
   }
-  return std::any_of(weights.begin(), weights.end(), [](const auto& entry) {
-    return is_vision_key(entry.first);
-  });
+  if (vision == config.json().end()) {
+    return false;
+  }
+  if (!vision->is_object() || vision->empty()) {
+    why =
+        vision->is_null() ? "vision_config is null" : "vision_config is empty";
+    return false;
+  }
+  return true;
+}
+
+// Reads the tensors' names where config.json asks for a tower.
+void detect_tower(
+    const fs::path& folder, const Config& config, Detection& detection) {
+  if (!configured_tower(config, detection.vision_evidence)) {
+    return;
+  }
+  std::vector<CheckpointEntry> entries;
+  try {
+    entries = list_tensors(folder);
+  } catch (const Error&) {
+    // Files that cannot be read are named when the weights are loaded.
+  }
+  detection.vision_tower =
+      std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
+        return is_vision_key(entry.tensor.name);
+      });
+  detection.vision_evidence =
+      detection.vision_tower ? "it has vision_config and vision weights"
+                             : "it has vision_config, but no vision weights";
+}
+
+// The registry's row of a kind that generates no text, or null.
+const Family* family_of_kind(
+    ModelKind kind, const Family* by_architecture, const Family* by_type) {
+  for (const Family* family : {by_architecture, by_type}) {
+    if (family != nullptr && family->kind == kind) {
+      return family;
+    }
+  }
+  return nullptr;
+}
+
+const Family* generating_family(
+    const Config& config,
+    const Detection& detection,
+    bool has_type,
+    const Family* by_architecture,
+    const Family* by_type) {
+  if (!has_type && by_architecture == nullptr) {
+    refuse_missing_type(config);
+  }
+  if (!has_type) {
+    return by_architecture;
+  }
+  if (by_type == nullptr) {
+    refuse_unknown_type(config, detection.model_type);
+  }
+  if (by_type->variant != nullptr) {
+    const Family* variant = by_type->variant(config);
+    by_type = variant != nullptr ? variant : by_type;
+  }
+  // Types may share a family's code: llama and mistral are both Llama. An
+  // architecture of a variant names the same checkpoints.
+  bool known = by_architecture == nullptr ||
+               by_architecture->type == by_type->type ||
+               (by_architecture->variant != nullptr &&
+                by_architecture->variant(config) == by_type);
+  if (!known) {
+    throw ConfigError(
+        cat(config.file(), ": \"model_type\" and \"architectures\" disagree"),
+        cat(detection.model_type,
+            " is ",
+            by_type->name,
+            ", ",
+            joined(architectures_of(config)),
+            " is ",
+            by_architecture->name),
+        "correct the one that does not fit the weights");
+  }
+  return by_type;
+}
+
+}  // namespace
+
+Detection detect_model(const fs::path& folder, const Config& config) {
+  Detection detection;
+  const Family* by_architecture = family_of_architectures(config);
+  std::optional<std::string> type = config.find<std::string>("model_type");
+  detection.model_type = type.value_or(joined(architectures_of(config)));
+  detect_kind(folder, config, detection);
+  const Family* by_type = type ? find_by_model_type(*type) : nullptr;
+  if (detection.kind != ModelKind::generation) {
+    detection.family = family_of_kind(detection.kind, by_architecture, by_type);
+  } else {
+    detection.family = generating_family(
+        config, detection, type.has_value(), by_architecture, by_type);
+    detect_tower(folder, config, detection);
+  }
+  if (detection.family != nullptr) {
+    bool tower =
+        detection.vision_tower && !detection.family->vision_type.empty();
+    detection.type =
+        tower ? detection.family->vision_type : detection.family->type;
+  }
+  return detection;
+}
+
+const Family& require_generation(
+    const Detection& detection, const Config& config) {
+  std::string folder = fs::path(config.file()).parent_path().string();
+  if (detection.kind != ModelKind::generation) {
+    std::string_view kind = name_of(detection.kind);
+    bool vowel = kind.front() == 'e' || kind.front() == 'a';
+    throw ConfigError(
+        cat(folder,
+            " is ",
+            vowel ? "an " : "a ",
+            kind,
+            " model and generates no text"),
+        detection.evidence,
+        "give a model that generates text");
+  }
+  if (detection.family->decoder == nullptr) {
+    throw ConfigError(
+        cat(config.file(),
+            ": ",
+            detection.family->name,
+            " is not supported yet"),
+        cat("model_type is ", detection.model_type),
+        "`mlxcel arch` lists the supported models");
+  }
+  if (detection.vision_tower) {
+    throw ConfigError(
+        cat(folder, " is a vision-language model (", detection.type, ")"),
+        cat("model_type is ",
+            detection.model_type,
+            "; ",
+            detection.vision_evidence),
+        "vision towers are not supported; set \"language_model_only\": true in "
+        "config.json to use its text model alone");
+  }
+  return *detection.family;
+}
+
+std::string no_vision_tower_message(const fs::path& model) {
+  return cat(
+      "model ",
+      model.string(),
+      " was loaded without a vision tower (text-only checkpoint)");
 }
 
 void drop_unused_tower(const Config& config, WeightMap& weights) {
-  if (!config.json().contains("vision_config") &&
+  const Family* family =
+      find_by_model_type(config.get_or<std::string>("model_type", ""));
+  bool may_have_one = family != nullptr && !family->vision_type.empty();
+  if (!may_have_one && !config.json().contains("vision_config") &&
       !config.get_or("language_model_only", false)) {
     return;
   }

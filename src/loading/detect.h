@@ -17,6 +17,14 @@ struct Detection {
   const Family* family = nullptr;  // null: a kind without registered family
   std::string model_type;  // config.json's, else the architecture that decided
   std::string evidence;    // what decided the kind, for messages
+  // The registry's type, after the family's variants: "Llama", "Gemma3VLM".
+  // Empty without a family.
+  std::string type;
+  // Whether the checkpoint brings a vision tower that is to be used: it has a
+  // vision_config with entries and vision weights, and language_model_only is
+  // not true. Why, or why not; empty when nothing speaks of one.
+  bool vision_tower = false;
+  std::string vision_evidence;
 };
 
 // Throws ConfigError for unknown, missing and contradicting names.
@@ -28,14 +36,11 @@ Detection detect_model(
 const Family& require_generation(
     const Detection& detection, const Config& config);
 
-// Whether the checkpoint brings a vision tower that is to be used: config.json
-// has a vision_config with entries, language_model_only is not true, and there
-// are vision weights.
-bool has_vision_tower(const Config& config, const WeightMap& weights);
+// What a request with an image or a video gets from a model without a tower.
+std::string no_vision_tower_message(const std::filesystem::path& model);
 
-// Forgets the vision weights of a checkpoint whose config.json asks for its
-// text model alone: by language_model_only, or by an empty vision_config. To be
-// called when has_vision_tower() says no.
+// Forgets the vision weights of a checkpoint whose text model alone is loaded:
+// by language_model_only, or for want of a vision_config with entries.
 void drop_unused_tower(const Config& config, WeightMap& weights);
 
 }  // namespace mlxcel

@@ -115,22 +115,12 @@ void check_rope(const LoadOptions& options, const DecoderSpec& spec) {
 // The checkpoint's tensors in the form that surgery and adapters expect.
 WeightMap read_weights(
     const LoadOptions& options,
-    const Detection& detection,
     const NameMap& names,
     Composition& composition,
     LoadedModel& out) {
   WeightMap weights =
       load_weights(out.folder, {.mmap = options.mmap, .mlock = options.mlock});
   out.weight_bytes = weights.total_bytes();
-  if (has_vision_tower(out.config, weights)) {
-    throw ConfigError(
-        cat(out.folder.string(), " is a vision-language model"),
-        cat("model_type is ",
-            detection.model_type,
-            ", with vision_config and vision weights"),
-        "vision towers are not supported; set \"language_model_only\": true in "
-        "config.json to use its text model alone");
-  }
   sanitize_weights(out.config, names, weights);
   // A recipe that cannot be applied is named before a format that cannot be
   // computed on: surgery may be wrong for reasons of its own.
@@ -172,7 +162,7 @@ LoadedModel load_model(const LoadOptions& options) {
   out.max_positions = max_positions_of(out.config);
 
   clock.begin("weights");
-  WeightMap weights = read_weights(options, detection, names, composition, out);
+  WeightMap weights = read_weights(options, names, composition, out);
 
   clock.begin("compose");
   composition.apply_surgery(weights);

@@ -50,15 +50,15 @@ class Attention : public Sublayer {
 
   Tensor forward(const Flow& flow, const Tensor& x, const LinearOptions& around)
       const override {
-    auto& [backend, step, cache, projections] = flow;
+    auto& [backend, step, cache, kept] = flow;
     Tensor qkv = ops::linear(backend, step, x, *qkv_, {.norm = around.norm});
     // The layer whose cache holds the keys, and the projection they come from.
     bool cached = shared_.kind == Sharing::cached;
     const Tensor* source = nullptr;
     if (shared_.kind == Sharing::projected) {
-      source = &projections.at(shared_.layer);
+      source = &kept.projections.at(shared_.layer);
     } else if (keep_projection_) {
-      projections[layer_] = qkv;
+      kept.projections[layer_] = qkv;
     }
     Tensor mixed = ops::attention(
         backend,

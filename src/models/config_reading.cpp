@@ -61,6 +61,25 @@ Config gpt2_config(const Config& config) {
   return filled;
 }
 
+DecoderSpec gpt2_like_decoder(
+    const Config& config, std::string_view default_activation) {
+  AttentionSpec attention;
+  attention.heads = head_counts(config);
+  attention.scale = config.get_or("scale_attn_weights", true)
+                        ? 1 / std::sqrt(float(attention.heads.dim))
+                        : 1;
+  attention.bias = AttentionBias::all;
+  DecoderSpec decoder = uniform_decoder(
+      config,
+      {.norm = layer_norm(config, "layer_norm_epsilon"),
+       .attention = attention,
+       .mlp = plain_mlp(
+           config, "activation_function", default_activation, MlpBias::all)},
+      HeadKind::tied);
+  decoder.extras.positions.rows = config.get<int>("max_position_embeddings");
+  return decoder;
+}
+
 NormSpec layer_norm(
     const Config& config,
     std::string_view key,
@@ -196,6 +215,14 @@ BlockSpec gated_block(const Config& config, const RopeDefaults& rope) {
       .norm = rms_norm(config),
       .attention = grouped_query_attention(config, rope),
       .mlp = gated_mlp(config)};
+}
+
+void bias_everywhere(
+    const Config& config, std::string_view key, BlockSpec& block) {
+  if (config.get_or(key, false)) {
+    block.attention.bias = AttentionBias::all;
+    block.mlp.bias = MlpBias::all;
+  }
 }
 
 void scale_as_granite(const Config& config, DecoderSpec& decoder) {

@@ -22,6 +22,11 @@ Config renamed(const Config& config, const KeyNames& names);
 // GPT-2's names of the usual sizes.
 Config gpt2_config(const Config& config);
 
+// Layer norms, biases everywhere, learned positions and a plain MLP, from a
+// config that gpt2_config() renamed.
+DecoderSpec gpt2_like_decoder(
+    const Config& config, std::string_view default_activation);
+
 // Layer norm with the eps under `key`, or the fallback.
 NormSpec layer_norm(
     const Config& config,
@@ -71,6 +76,10 @@ NormSpec rms_norm(const Config& config);
 
 // The block of Llama: a norm before attention and before a gated MLP.
 BlockSpec gated_block(const Config& config, const RopeDefaults& rope = {});
+
+// Gives all projections of attention and MLP a bias where `key` is true.
+void bias_everywhere(
+    const Config& config, std::string_view key, BlockSpec& block);
 
 // Granite's multipliers: embedding_multiplier, residual_multiplier and the
 // divisor logits_scaling.

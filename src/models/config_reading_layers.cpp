@@ -57,6 +57,21 @@ Config with_values(const Config& config, const json& values) {
   return out;
 }
 
+int layer_number(const Config& config, std::string_view key, size_t layer) {
+  auto list = config.json().find(std::string(key));
+  if (list == config.json().end() || !list->is_array()) {
+    return config.get<int>(key);
+  }
+  auto values = config.get<std::vector<int>>(key);
+  if (values.size() <= layer) {
+    throw ConfigError(
+        cat(config.file(), ": ", key, " has no entry for layer ", layer),
+        cat("it lists ", values.size()),
+        "take config.json from the model's original publisher");
+  }
+  return values[layer];
+}
+
 void rotate_sliding_layers(DecoderSpec& decoder) {
   for (BlockSpec& block : decoder.blocks) {
     if (block.attention.window.size == 0) {
@@ -87,12 +102,62 @@ void rotate_by_type(
   }
 }
 
+bool is_on(const Config& config, std::string_view key) {
+  auto value = config.json().find(std::string(key));
+  if (value == config.json().end() || value->is_boolean()) {
+    return config.get_or(key, true);
+  }
+  return config.get_or(key, 0.0) != 0;
+}
+
+std::vector<int> rotating_layers(const Config& config, size_t num_layers) {
+  auto stated = config.find<std::vector<int>>("no_rope_layers");
+  if (stated && !stated->empty()) {
+    if (stated->size() < num_layers) {
+      throw ConfigError(
+          cat(config.file(),
+              ": no_rope_layers has ",
+              stated->size(),
+              " entries"),
+          cat("num_hidden_layers is ", num_layers),
+          "state 1 or 0 for each layer");
+    }
+    return *stated;
+  }
+  int interval = config.get_or("no_rope_layer_interval", 4);
+  std::vector<int> rotating(num_layers, 1);
+  for (size_t i = 0; i < num_layers; ++i) {
+    rotating[i] = interval <= 0 || (i + 1) % size_t(interval) != 0;
+  }
+  return rotating;
+}
+
 BlockSpec glm_block(const Config& config) {
   BlockSpec block = gated_block(config, {.interleaved = true, .partial = 0.5});
   block.attention.bias = config.get_or("attention_bias", true)
                              ? AttentionBias::qkv
                              : AttentionBias::none;
   return block;
+}
+
+void share_across_layers(const Config& config, DecoderSpec& decoder) {
+  if (!config.get_or("use_cla", false)) {
+    return;
+  }
+  int factor = config.get<int>("cla_share_factor");
+  if (factor <= 0) {
+    throw ConfigError(
+        cat(config.file(), ": cla_share_factor is ", factor),
+        "layers share keys in groups of that size",
+        "take config.json from the model's original publisher");
+  }
+  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
+    int source = int(layer) - int(layer) % factor;
+    if (source != int(layer)) {
+      decoder.blocks[layer].attention.extras.shared = {
+          Sharing::projected, source};
+    }
+  }
 }
 
 AttentionSpec hunyuan_attention(const Config& config) {

@@ -15,8 +15,19 @@ Config with_defaults(const Config& config, const nlohmann::json& defaults);
 // The config with these values in place of its own.
 Config with_values(const Config& config, const nlohmann::json& values);
 
+// A number that configs state once for all layers, or in a list with one a
+// layer.
+int layer_number(const Config& config, std::string_view key, size_t layer);
+
+// A switch that is on unless stated, and also published as a number.
+bool is_on(const Config& config, std::string_view key);
+
 // Layers that see everything lose their rotation.
 void rotate_sliding_layers(DecoderSpec& decoder);
+
+// 1 for each layer that rotates: no_rope_layers, which says so despite its
+// name, or all but every no_rope_layer_interval-th.
+std::vector<int> rotating_layers(const Config& config, size_t num_layers);
 
 struct RopeByType {
   double full_theta = 10000;
@@ -34,6 +45,10 @@ void rotate_by_type(
 // The block of GLM: Llama's with half of each head turned in pairs (2i, 2i+1)
 // and a bias on q, k and v.
 BlockSpec glm_block(const Config& config);
+
+// use_cla: each cla_share_factor-th layer projects keys and values for itself
+// and the ones up to the next.
+void share_across_layers(const Config& config, DecoderSpec& decoder);
 
 // Attention of Hunyuan: norms on each head of q and k after the rotation,
 // unless use_qk_norm is false.

@@ -91,6 +91,25 @@ void mix_by_type(
   }
 }
 
+DecoderSpec deepseek3_decoder(const Config& config, BlockSpec block) {
+  if (config.get_or("use_qk_norm", false)) {
+    block.attention.qk_norm = QkNorm::per_head;
+  }
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  mix_after_dense(config, decoder, deepseek3_moe(config));
+  return decoder;
+}
+
+MoeSpec mixtral_moe(const Config& config, const MlpSpec& mlp) {
+  return {
+      .experts = config.get<int>("num_local_experts"),
+      .experts_per_token = config.get<int>("num_experts_per_tok"),
+      .expert =
+          {.intermediate_size = mlp.intermediate_size,
+           .activation = mlp.activation},
+      .routing = {.shares = Shares::renormalized}};
+}
+
 std::vector<NameRule> deepseek_moe_names(
     const std::string& block, const std::string& shared) {
   std::vector<NameRule> names = moe_names(block);
@@ -104,6 +123,18 @@ std::vector<NameRule> deepseek_moe_names(
         {"layers.{l}.moe.selection_bias"}},
        {block + ".e_score_correction_bias",
         {"layers.{l}.moe.selection_bias"}}});
+  return names;
+}
+
+std::vector<NameRule> hunyuan_moe_names() {
+  std::vector<NameRule> names =
+      deepseek_moe_names("layers.{l}.mlp", "shared_mlp");
+  const std::string attention = "layers.{l}.self_attn.";
+  names.insert(
+      names.end(),
+      {{"layers.{l}.mlp.gate.wg", {"layers.{l}.moe.router"}},
+       {attention + "query_layernorm", {"layers.{l}.attention.q_norm"}},
+       {attention + "key_layernorm", {"layers.{l}.attention.k_norm"}}});
   return names;
 }
 

@@ -26,9 +26,20 @@ void mix_after_dense(
 void mix_by_type(
     const Config& config, DecoderSpec& decoder, const MoeSpec& moe);
 
+// The mixture of DeepSeek 3 behind the dense layers of equal blocks, with norms
+// on each head of q and k where use_qk_norm says so.
+DecoderSpec deepseek3_decoder(const Config& config, BlockSpec block);
+
+// The spelling of Mixtral: num_local_experts, num_experts_per_tok, experts of
+// the MLP's size and activation, renormalized shares.
+MoeSpec mixtral_moe(const Config& config, const MlpSpec& mlp);
+
 // moe_names, the shared experts under `shared` and the selection bias.
 std::vector<NameRule> deepseek_moe_names(
     const std::string& block = "layers.{l}.mlp",
     const std::string& shared = "shared_experts");
+
+// The names of Hunyuan's attention and mixture.
+std::vector<NameRule> hunyuan_moe_names();
 
 }  // namespace mlxcel

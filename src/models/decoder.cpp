@@ -2,10 +2,10 @@
 #include "core/error.h"
 #include "models/builder.h"
 #include "models/parts.h"
+#include "models/per_layer_inputs.h"
 #include "ops/ops.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 namespace mlxcel {
@@ -60,6 +60,11 @@ class Decoder : public Model {
     if (spec_.extras.positions.rows > 0) {
       positions_ = builder.embedding("positions");
     }
+    per_layer_ = PerLayerInputs::make(builder);
+    for (int i = 1; i < spec_.extras.streams.count; ++i) {
+      spread_.push_back(builder.linear({cat("streams.in.", i - 1)}, false));
+      merge_.push_back(builder.linear({cat("streams.out.", i - 1)}, false));
+    }
     if (spec_.extras.embedding_norm) {
       embedding_norm_ =
           builder.norm("embedding_norm", *spec_.extras.embedding_norm);
@@ -83,8 +88,8 @@ class Decoder : public Model {
   }
 
   Tensor forward(const Step& step, KvCache& cache) override {
-    std::map<int, Tensor> projections;
-    Flow flow{backend_, step, cache, projections};
+    Kept kept;
+    Flow flow{backend_, step, cache, kept};
     Tensor x = ops::embed(backend_, step, *embedding_, spec_.embedding_scale);
     if (positions_) {
       x = ops::add(
@@ -93,6 +98,10 @@ class Decoder : public Model {
     if (embedding_norm_) {
       x = ops::norm(backend_, step, x, *embedding_norm_);
     }
+    if (per_layer_) {
+      kept.per_layer = per_layer_->forward(backend_, step, x);
+    }
+    spread(flow, x);
     Tensor input = x;
     for (const Half& half : halves_) {
       if (!half.beside) {
@@ -103,7 +112,7 @@ class Decoder : public Model {
     return ops::head(
         backend_,
         step,
-        x,
+        merged(flow, x),
         {.norm = final_norm_.get(),
          .head = head_.get(),
          .scale = spec_.extras.logit_scale,
@@ -121,6 +130,36 @@ class Decoder : public Model {
       }
     }
     return placed;
+  }
+
+  // Streams beyond the first are projections of the embedding, of its size.
+  void spread(const Flow& flow, const Tensor& x) const {
+    if (spread_.empty()) {
+      return;
+    }
+    flow.kept.streams = {x};
+    for (const auto& linear : spread_) {
+      Tensor stream = ops::linear(flow.backend, flow.step, x, *linear);
+      flow.kept.streams.push_back(
+          ops::match_size(flow.backend, flow.step, stream, x));
+    }
+  }
+
+  // The mean of the first stream and the others' projections, of its size.
+  Tensor merged(const Flow& flow, const Tensor& x) const {
+    const std::vector<Tensor>& streams = flow.kept.streams;
+    if (streams.empty()) {
+      return x;
+    }
+    Tensor sum = streams[0];
+    for (size_t i = 0; i < merge_.size(); ++i) {
+      Tensor stream =
+          ops::linear(flow.backend, flow.step, streams[i + 1], *merge_[i]);
+      stream = ops::match_size(flow.backend, flow.step, stream, streams[0]);
+      sum = ops::add(flow.backend, flow.step, sum, stream);
+    }
+    return ops::add(
+        flow.backend, flow.step, sum, sum, 1 / float(streams.size()) - 1);
   }
 
   void add_block(
@@ -180,8 +219,10 @@ class Decoder : public Model {
   KvCacheSpec cache_spec_;
   ContextTraits traits_;
   std::unique_ptr<Embedding> embedding_;
-  std::unique_ptr<Embedding> positions_;  // null: none are learned
-  std::vector<Half> halves_;              // of all blocks, in order
+  std::unique_ptr<Embedding> positions_;       // null: none are learned
+  std::vector<Half> halves_;                   // of all blocks, in order
+  std::unique_ptr<PerLayerInputs> per_layer_;  // null: none
+  std::vector<std::unique_ptr<Linear>> spread_, merge_;
   std::unique_ptr<Norm> embedding_norm_;  // null: none
   std::unique_ptr<Norm> final_norm_;
   std::unique_ptr<Linear> head_;

@@ -208,6 +208,17 @@ void check_attention(const Config& config, const AttentionSpec& attention) {
       std::isfinite(attention.softcap) && attention.softcap >= 0,
       "the attention soft cap",
       attention.softcap);
+  check_number(
+      config,
+      attention.window.size >= 0,
+      "the attention window",
+      double(attention.window.size));
+  const QueryScaling& scaling = attention.extras.query_scaling;
+  check_number(
+      config,
+      scaling.length >= 0 && std::isfinite(scaling.slope),
+      "the length after which queries grow",
+      double(scaling.length));
 }
 
 void check_part(
@@ -252,6 +263,27 @@ void check_spec(const Config& config, const DecoderSpec& spec) {
       std::isfinite(spec.logit_softcap) && spec.logit_softcap >= 0,
       "the logit soft cap",
       spec.logit_softcap);
+  const StreamSpec& streams = spec.extras.streams;
+  check_number(
+      config,
+      streams.count > 0 && streams.count <= 64,
+      "the number of streams",
+      streams.count);
+  check_number(
+      config,
+      streams.active >= 0 && streams.active < streams.count,
+      cat("the active stream, of ", streams.count, ","),
+      streams.active);
+  if (spec.extras.per_layer.size != 0) {
+    check_size(
+        config, "hidden_size_per_layer_input", spec.extras.per_layer.size);
+    check_size(
+        config, "vocab_size_per_layer_input", spec.extras.per_layer.vocab_size);
+    check_size(
+        config,
+        "hidden_size_per_layer_input times num_hidden_layers",
+        int64_t(spec.extras.per_layer.size) * int64_t(spec.blocks.size()));
+  }
   // Each expert has names of its own; the largest models have 30000 of them.
   constexpr int64_t kMaxExperts = 1 << 16;
   int64_t experts = 0;

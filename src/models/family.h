@@ -54,6 +54,16 @@ struct Family {
   std::string adapter_refusal;  // the message when refused
   EmbedPairs embed_pairs = EmbedPairs::refused;
 
+  // Another family that some configs of this one's model_type belong to, or
+  // null; a missing function: none.
+  const Family* (*variant)(const Config& config) = nullptr;
+  // What the checkpoint is when it brings a vision tower: a type in the
+  // registry; empty: no such checkpoints.
+  std::string vision_type;
+  // What picks a row that has no model_type of its own: "gemma3 with a vision
+  // tower".
+  std::string picked_by;
+
   // Null: the family is listed, but cannot be built yet.
   DecoderSpec (*decoder)(const Config& config) = nullptr;
   FamilyNames names;

@@ -107,6 +107,20 @@ void NameMap::add_shapes() {
   if (spec_.final_norm.tensors != NormTensors::none) {
     shapes_["final_norm"] = {spec_.hidden_size, 0, "final_norm", 0};
   }
+  if (const int size = spec_.extras.per_layer.size; size > 0) {
+    int64_t all = int64_t(size) * int64_t(spec_.blocks.size());
+    int64_t vocab = spec_.extras.per_layer.vocab_size;
+    shapes_["per_layer.table"] = {vocab, all, "per_layer.table", 0};
+    shapes_["per_layer.projection"] = {
+        all, spec_.hidden_size, "per_layer.projection", 0};
+    shapes_["per_layer.norm"] = {size, 0, "per_layer.norm", 0};
+  }
+  for (int stream = 1; stream < spec_.extras.streams.count; ++stream) {
+    for (const char* kind : {"streams.in.", "streams.out."}) {
+      std::string role = cat(kind, stream - 1);
+      shapes_[role] = {spec_.hidden_size, spec_.hidden_size, role, 0};
+    }
+  }
   for (size_t layer = 0; layer < spec_.blocks.size(); ++layer) {
     std::map<std::string, int64_t> filled;  // rows of each slot so far
     for (RoleShape& role : roles_of(spec_.blocks[layer], spec_.hidden_size)) {

@@ -257,6 +257,14 @@ int64_t PartBuilder::rope_switch_length() const {
   return least;
 }
 
+std::unique_ptr<Embedding> PartBuilder::row(std::string_view role) const {
+  int64_t size = inputs_.names.rows(parse_role(role));
+  MatrixWeight table{.name = std::string(role), .out = 1, .in = size};
+  table.weight = tensor(role, {{size}});
+  table.weight.shape = {1, size};
+  return inputs_.backend.prepare_embedding({.table = std::move(table)});
+}
+
 WeightTensor PartBuilder::tensor(
     std::string_view role, const std::vector<Shape>& shapes) const {
   StemRows rows = require(role);

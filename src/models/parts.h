@@ -42,6 +42,8 @@ class PartBuilder {
   // Of the tables asked for so far: the least length beyond which one of them
   // turns by other frequencies; 0: none.
   int64_t rope_switch_length() const;
+  // A vector as a table of one row.
+  std::unique_ptr<Embedding> row(std::string_view role) const;
   // A float tensor of any of the shapes, `<stem>.weight` or the stem itself.
   // Throws CheckpointError that states the first shape.
   WeightTensor tensor(
@@ -73,12 +75,18 @@ class PartBuilder {
   mutable std::map<const RopeTable*, std::shared_ptr<const Rope>> ropes_;
 };
 
+// What parts keep of a step for later ones.
+struct Kept {
+  std::map<int, Tensor> projections;  // of attention, by layer
+  Tensor per_layer;                   // PerLayerInputs::forward()
+  std::vector<Tensor> streams;        // of hidden rows, where there are several
+};
+
 struct Flow {
   Backend& backend;
   const Step& step;
   KvCache& cache;
-  // What layers keep of this step for later ones, by layer.
-  std::map<int, Tensor>& projections;
+  Kept& kept;
 };
 
 // One half of a block: y = residual + output_scale * output_norm(f(norm(x))),

@@ -37,10 +37,18 @@ std::vector<std::string> all_of(std::vector<std::string> Family::* names) {
   return out;
 }
 
+// Behind those that run, those known by name alone.
+std::vector<const Family*> with_unbuilt(std::vector<const Family*> list) {
+  for (const Family& family : unbuilt_families()) {
+    list.push_back(&family);
+  }
+  return list;
+}
+
 }  // namespace
 
 const std::vector<const Family*>& families() {
-  static const std::vector<const Family*> list = {
+  static const std::vector<const Family*> list = with_unbuilt({
       &llama,         &mistral,      &ministral3,   &mistral3,
       &qwen2,         &qwen3,        &smollm3,      &gemma,
       &gemma2,        &gemma3,       &phi3,         &starcoder2,
@@ -57,8 +65,10 @@ const std::vector<const Family*>& families() {
       &exaone_moe,    &glm4_moe,     &granitemoe,   &hunyuan_v1_moe,
       &minimax_m2,    &phimoe,       &solar_open,   &gpt_oss,
       &apertus,       &plamo,        &deepseek_v2,  &deepseek_v3,
-      &glm4_moe_lite, &minicpm3,
-  };
+      &glm4_moe_lite, &minicpm3,     &qwen2_vl,     &qwen2_5_vl,
+      &qwen3_vl,      &gemma3n,      &gemma4,       &hunyuan,
+      &afmoe,
+  });
   return list;
 }
 
@@ -68,6 +78,15 @@ const Family* find_by_model_type(std::string_view model_type) {
 
 const Family* find_by_architecture(std::string_view architecture) {
   return find_by(&Family::architectures, architecture);
+}
+
+const Family* find_by_type(std::string_view type) {
+  for (const Family* family : families()) {
+    if (family->type == type) {
+      return family;
+    }
+  }
+  return nullptr;
 }
 
 std::vector<std::string> known_model_types() {
@@ -81,8 +100,8 @@ std::vector<std::string> known_architectures() {
 std::string families_markdown() {
   std::string out =
       "| family | type | `model_type` | architectures | kind | directory route "
-      "| weight route | adapters | embedding pairs |\n"
-      "|---|---|---|---|---|---|---|---|---|\n";
+      "| weight route | adapters | embedding pairs | runs |\n"
+      "|---|---|---|---|---|---|---|---|---|---|\n";
   for (const Family* family : families()) {
     out +=
         cat("| ",
@@ -90,7 +109,8 @@ std::string families_markdown() {
             " | ",
             family->type,
             " | ",
-            joined(family->model_types),
+            family->picked_by.empty() ? joined(family->model_types)
+                                      : family->picked_by,
             " | ",
             joined(family->architectures),
             " | ",
@@ -103,6 +123,8 @@ std::string families_markdown() {
             family->adapters == AdapterSupport::supported ? "yes" : "no",
             " | ",
             family->embed_pairs == EmbedPairs::when_tied ? "tied" : "no",
+            " | ",
+            family->decoder ? "yes" : "not yet",
             " |\n");
   }
   return out;

@@ -58,6 +58,10 @@ Settings read_settings(const Config& config, const RopeDefaults& defaults) {
       "rope_type", out.scaling.get_or<std::string>("type", "default"));
   // Early configs call longrope "su" or, with the same two factor lists,
   // "yarn".
+  // The axes of mrope are equal for text.
+  if (out.type == "mrope") {
+    out.type = "default";
+  }
   if (out.type == "su" ||
       (out.type == "yarn" && out.scaling.has("short_factor"))) {
     out.type = "longrope";

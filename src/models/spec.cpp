@@ -175,11 +175,32 @@ KvLayerSpec cache_of(const BlockSpec& block) {
   if (block.mixer) {
     return block.mixer->cache();
   }
-  if (block.attention.extras.shared.kind == Sharing::cached) {
+  return attention_cache(block.attention);
+}
+
+KvLayerSpec attention_cache(const AttentionSpec& spec) {
+  if (spec.extras.shared.kind == Sharing::cached) {
     return {};
   }
-  const HeadCounts& heads = block.attention.heads;
-  return {heads.key_value, heads.dim, heads.dim};
+  return {spec.heads.key_value, spec.heads.dim, spec.heads.dim};
+}
+
+std::vector<RoleShape> attention_roles(
+    const AttentionSpec& spec, int64_t hidden_size) {
+  std::vector<RoleShape> out;
+  add_attention(spec, hidden_size, out);
+  return out;
+}
+
+std::vector<RoleShape> mlp_roles(const MlpSpec& spec, int64_t hidden_size) {
+  std::vector<RoleShape> out;
+  add_mlp(
+      "mlp.",
+      spec.intermediate_size,
+      spec.kind == MlpKind::gated,
+      hidden_size,
+      out);
+  return out;
 }
 
 }  // namespace mlxcel

@@ -194,9 +194,26 @@ std::vector<RoleShape> roles_of(const BlockSpec& block, int64_t hidden_size);
 // What a sequence keeps of the block.
 KvLayerSpec cache_of(const BlockSpec& block);
 
+// The same of parts that stand inside others.
+std::vector<RoleShape> attention_roles(
+    const AttentionSpec& spec, int64_t hidden_size);
+std::vector<RoleShape> mlp_roles(const MlpSpec& spec, int64_t hidden_size);
+KvLayerSpec attention_cache(const AttentionSpec& spec);
+
 enum class HeadKind : uint8_t { own, tied };  // tied: the embedding table
 
-// What few families add to a decoder.
+// A vector of `size` for each layer and token, from a table of its own.
+struct PerLayerInputSpec {
+  int size = 0;  // 0: none
+  int vocab_size = 0;
+};
+
+// Hidden rows in several streams (models/altup.h), one of which is active.
+struct StreamSpec {
+  int count = 1;
+  int active = 0;
+};
+
 enum class HeadBias : uint8_t { none, stored };
 // normalized: each row of a float head is divided by its length.
 enum class HeadRows : uint8_t { as_stored, normalized };
@@ -208,6 +225,7 @@ struct LearnedPositions {
   int offset = 0;
 };
 
+// What few families add to a decoder.
 struct DecoderExtras {
   float logit_scale = 1;                   // before the soft cap
   std::optional<NormSpec> embedding_norm;  // without tensors of its own
@@ -215,6 +233,8 @@ struct DecoderExtras {
   LearnedPositions positions;
   HeadBias head_bias = HeadBias::none;
   HeadRows head_rows = HeadRows::as_stored;
+  PerLayerInputSpec per_layer;
+  StreamSpec streams;
 };
 
 struct DecoderSpec {

@@ -22,6 +22,7 @@ enum class Activation : uint8_t {
   gelu_tanh,
   relu,
   relu_squared,
+  tanh,
   xielu,  // by numbers of its own, for a plain MLP: see Xielu
 };
 
@@ -210,6 +211,13 @@ struct LatentAttentionArgs {
   }
 };
 
+// scale * activation(x) * y[:, column : column + columns of x]
+struct MultiplyOptions {
+  Activation activation = Activation::none;
+  int64_t column = 0;
+  float scale = 1;
+};
+
 struct HeadArgs {
   const Norm* norm = nullptr;  // final norm
   const Linear* head = nullptr;
@@ -243,6 +251,7 @@ class Backend {
   // Each op returns a new tensor [rows of the step, columns].
   virtual Tensor embed(
       const Step& step, const Embedding& table, float scale) = 0;
+  // Each run of norm.size() columns by itself.
   virtual Tensor norm(const Step& step, const Tensor& x, const Norm& norm) = 0;
   virtual Tensor linear(
       const Step& step,
@@ -284,6 +293,26 @@ class Backend {
   // x + scale * y
   virtual Tensor add(
       const Step& step, const Tensor& x, const Tensor& y, float scale) = 0;
+  // Null y: ones.
+  virtual Tensor multiply(
+      const Step& step,
+      const Tensor& x,
+      const Tensor* y,
+      const MultiplyOptions& options) = 0;
+  // base + sum over k of weights[:, first + k] * inputs[k], row by row
+  virtual Tensor weighted_sum(
+      const Step& step,
+      const Tensor& base,
+      const std::vector<Tensor>& inputs,
+      const Tensor& weights,
+      int64_t first) = 0;
+  // x * root_mean_square(like) / sqrt(max(mean(x^2), 1e-5)), row by row
+  virtual Tensor match_size(
+      const Step& step, const Tensor& x, const Tensor& like) = 0;
+  // max(0, x - mean(x) - deviations * standard_deviation(x)) of the first
+  // `columns` of x, row by row
+  virtual Tensor cut_below(
+      const Step& step, const Tensor& x, int64_t columns, float deviations) = 0;
   // Logits f32 [step.output_rows.size(), vocab].
   virtual Tensor head(
       const Step& step, const Tensor& x, const HeadArgs& args) = 0;

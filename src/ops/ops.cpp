@@ -186,7 +186,9 @@ Tensor embed(
 Tensor norm(
     Backend& backend, const Step& step, const Tensor& x, const Norm& norm) {
   check_rows("norm", step, x);
-  check_norm("norm", "the weight", &norm, x.cols());
+  if (norm.size() == 0 || x.cols() % norm.size() != 0) {
+    check_norm("norm", "the weight", &norm, x.cols());
+  }
   return backend.norm(step, x, norm);
 }
 
@@ -558,6 +560,79 @@ Tensor add(
         kCheckConfig);
   }
   return backend.add(step, x, y, scale);
+}
+
+namespace {
+
+void check_columns(
+    const char* op, const Tensor& x, int64_t first, int64_t count) {
+  if (first < 0 || count < 0 || first + count > x.cols()) {
+    mismatch(
+        op,
+        "columns are outside the tensor",
+        cat("columns ", first, " to ", first + count, " of ", shape_of(x)),
+        kCheckConfig);
+  }
+}
+
+void check_like(const char* op, const Tensor& x, const Tensor& y) {
+  if (x.rows() != y.rows() || x.cols() != y.cols()) {
+    mismatch(
+        op,
+        "the terms differ in shape",
+        cat(shape_of(x), " and ", shape_of(y)),
+        kCheckConfig);
+  }
+}
+
+}  // namespace
+
+Tensor multiply(
+    Backend& backend,
+    const Step& step,
+    const Tensor& x,
+    const Tensor* y,
+    const MultiplyOptions& options) {
+  check_rows("multiply", step, x);
+  if (y) {
+    check_rows("multiply", step, *y);
+    check_columns("multiply", *y, options.column, x.cols());
+  }
+  return backend.multiply(step, x, y, options);
+}
+
+Tensor weighted_sum(
+    Backend& backend,
+    const Step& step,
+    const Tensor& base,
+    const std::vector<Tensor>& inputs,
+    const Tensor& weights,
+    int64_t first) {
+  check_rows("weighted_sum", step, base);
+  check_rows("weighted_sum", step, weights);
+  check_columns("weighted_sum", weights, first, int64_t(inputs.size()));
+  for (const Tensor& input : inputs) {
+    check_like("weighted_sum", base, input);
+  }
+  return backend.weighted_sum(step, base, inputs, weights, first);
+}
+
+Tensor match_size(
+    Backend& backend, const Step& step, const Tensor& x, const Tensor& like) {
+  check_rows("match_size", step, x);
+  check_like("match_size", x, like);
+  return backend.match_size(step, x, like);
+}
+
+Tensor cut_below(
+    Backend& backend,
+    const Step& step,
+    const Tensor& x,
+    int64_t columns,
+    float deviations) {
+  check_rows("cut_below", step, x);
+  check_columns("cut_below", x, 0, columns);
+  return backend.cut_below(step, x, columns, deviations);
 }
 
 Tensor head(

@@ -13,6 +13,7 @@ Tensor embed(
     const Embedding& table,
     float scale = 1);
 
+// Each run of norm.size() columns by itself.
 Tensor norm(
     Backend& backend, const Step& step, const Tensor& x, const Norm& norm);
 
@@ -66,6 +67,36 @@ Tensor add(
     const Tensor& x,
     const Tensor& y,
     float scale = 1);
+
+// scale * activation(x) * y[:, column : column + columns of x]; null y: ones
+Tensor multiply(
+    Backend& backend,
+    const Step& step,
+    const Tensor& x,
+    const Tensor* y,
+    const MultiplyOptions& options);
+
+// base + sum over k of weights[:, first + k] * inputs[k], row by row
+Tensor weighted_sum(
+    Backend& backend,
+    const Step& step,
+    const Tensor& base,
+    const std::vector<Tensor>& inputs,
+    const Tensor& weights,
+    int64_t first);
+
+// x with the root mean square of `like`, row by row
+Tensor match_size(
+    Backend& backend, const Step& step, const Tensor& x, const Tensor& like);
+
+// The first `columns` of x less mean and `deviations` standard deviations, 0
+// below, row by row.
+Tensor cut_below(
+    Backend& backend,
+    const Step& step,
+    const Tensor& x,
+    int64_t columns,
+    float deviations);
 
 Tensor head(
     Backend& backend, const Step& step, const Tensor& x, const HeadArgs& args);

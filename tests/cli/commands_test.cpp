@@ -82,9 +82,47 @@ TEST(Arch, ListsTheFamilies) {
   EXPECT_THAT(got.out, HasSubstr("llama"));
   nlohmann::json list =
       nlohmann::json::parse(run_program({"arch", "--json"}).out);
-  EXPECT_GE(list.size(), 10u);
+  EXPECT_EQ(list.size(), families().size());
+  EXPECT_EQ(list[0].at("model_types"), nlohmann::json({"llama"}));
+  EXPECT_EQ(list[0].at("runs"), true);
+  // What is known by name alone says so.
+  EXPECT_THAT(got.out, HasSubstr("(not built yet)"));
+  EXPECT_THAT(list.dump(), HasSubstr(R"("type":"Whisper")"));
+}
+
+TEST(Arch, SaysWhatAFolderIsAndWhereItsTensorsGo) {
   std::string model = fixture_root() / "text/qwen2_tied/model";
-  EXPECT_THAT(run_program({"arch", model}).out, HasSubstr("qwen2"));
+  ProgramResult got = run_program({"arch", model});
+  EXPECT_EQ(got.exit_code, 0);
+  EXPECT_THAT(got.out, HasSubstr("Qwen 2, type Qwen2"));
+  EXPECT_THAT(got.out, HasSubstr("model_type qwen2"));
+  nlohmann::json folder =
+      nlohmann::json::parse(run_program({"arch", model, "--json"}).out);
+  EXPECT_EQ(folder.at("type"), "Qwen2");
+  EXPECT_EQ(folder.at("runs"), true);
+  EXPECT_EQ(folder.at("vision_tower"), false);
+  nlohmann::json config;
+  std::ifstream(model + "/config.json") >> config;
+  EXPECT_THAT(
+      folder.at("tensors"),
+      ::testing::Contains(nlohmann::json(
+          {{"tensor", "model.layers.{}.self_attn.q_proj.weight"},
+           {"count", config.at("num_hidden_layers")},
+           {"role", "layers.{}.attention.q"}})));
+}
+
+TEST(Arch, SaysWhyAFolderDoesNotRun) {
+  TemporaryFolder folder;
+  folder.write(
+      "config.json",
+      R"({"model_type": "bert", "architectures": ["BertModel"]})");
+  nlohmann::json found =
+      nlohmann::json::parse(run_program({"arch", folder.path(), "--json"}).out);
+  EXPECT_EQ(found.at("kind"), "embedding");
+  EXPECT_EQ(found.at("kind_because"), "model_type is bert");
+  EXPECT_EQ(found.at("type"), "Bert");
+  EXPECT_EQ(found.at("runs"), false);
+  EXPECT_THAT(run_program({"arch", folder.path()}).out, HasSubstr("not yet"));
 }
 
 TEST(Arch, PrintsTheTableOfTheDocs) {

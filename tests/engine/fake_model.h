@@ -140,6 +140,27 @@ class FakeBackend : public Backend {
   Tensor add(const Step&, const Tensor&, const Tensor&, float) override {
     throw std::logic_error("not part of the fake");
   }
+  Tensor multiply(
+      const Step&,
+      const Tensor&,
+      const Tensor*,
+      const MultiplyOptions&) override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor weighted_sum(
+      const Step&,
+      const Tensor&,
+      const std::vector<Tensor>&,
+      const Tensor&,
+      int64_t) override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor match_size(const Step&, const Tensor&, const Tensor&) override {
+    throw std::logic_error("not part of the fake");
+  }
+  Tensor cut_below(const Step&, const Tensor&, int64_t, float) override {
+    throw std::logic_error("not part of the fake");
+  }
   Tensor head(const Step&, const Tensor&, const HeadArgs&) override {
     throw std::logic_error("not part of the fake");
   }

@@ -158,28 +158,6 @@ TEST_F(DetectTest, SaysWhatGeneratesNoText) {
           fix);
 }
 
-TEST_F(DetectTest, TellsTextFromVision) {
-  std::byte* data = nullptr;
-  WeightMap with_tower, without;
-  with_tower.set("model.visual.patch", make_weight(DType::f32, {1}, &data));
-  without.set("model.norm.weight", make_weight(DType::f32, {1}, &data));
-  auto tower = [&](const std::string& text, const WeightMap& weights) {
-    return has_vision_tower(Config(sanitize_config(text, "c"), "c"), weights);
-  };
-  const char* vision = R"({"vision_config": {"depth": 1}})";
-  EXPECT_TRUE(tower(vision, with_tower));
-  EXPECT_FALSE(tower(vision, without));
-  EXPECT_FALSE(tower("{}", with_tower));
-  EXPECT_FALSE(tower(R"({"vision_config": null})", with_tower));
-  EXPECT_FALSE(tower(R"({"vision_config": {}})", with_tower));
-  EXPECT_FALSE(tower(
-      R"({"vision_config": {"depth": 1}, "language_model_only": true})",
-      with_tower));
-  EXPECT_TRUE(tower(
-      R"({"vision_config": {"depth": 1}, "language_model_only": false})",
-      with_tower));
-}
-
 // Every case folder names its family, so detection is checked on all of them.
 TEST_F(DetectTest, FindsTheFamilyOfEveryTextFixture) {
   int known = 0;

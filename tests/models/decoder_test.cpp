@@ -24,7 +24,7 @@ using testing::TextCase;
 // A checkpoint of one file, built without the loading pipeline.
 struct Built {
   explicit Built(const std::filesystem::path& folder)
-      : config(read_config(folder / "config.json")),
+      : config(testing::read_case_config(folder)),
         family(*find_by_model_type(config.get<std::string>("model_type"))),
         spec(decoder_spec(family, config)),
         names(family.names, spec),
@@ -40,11 +40,6 @@ struct Built {
          .source = source,
          .cache_dtype = DType::f32,
          .terms = std::move(terms)});
-  }
-
-  static Config read_config(const std::filesystem::path& path) {
-    std::ifstream stream(path);
-    return Config(nlohmann::json::parse(stream), path.filename().string());
   }
 
   Config config;

@@ -22,8 +22,7 @@ using testing::TextCase;
 
 struct GraphModel {
   explicit GraphModel(const std::filesystem::path& folder) {
-    std::ifstream stream(folder / "config.json");
-    Config config(nlohmann::json::parse(stream), "config.json");
+    Config config = testing::read_case_config(folder);
     const Family& family =
         *find_by_model_type(config.get<std::string>("model_type"));
     DecoderSpec spec = decoder_spec(family, config);

@@ -2,7 +2,6 @@
 #include "models/names.h"
 
 #include "models/registry.h"
-
 #include "support/fixtures.h"
 
 #include <gmock/gmock.h>

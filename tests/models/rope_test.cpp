@@ -194,8 +194,8 @@ TEST(Rope, LongropeHasTwoTables) {
 
 TEST(Rope, RefusesWhatItCannotFollow) {
   EXPECT_THAT(
-      refusal({{"rope_scaling", {{"rope_type", "mrope"}}}}),
-      ::testing::HasSubstr("rope type mrope is not supported"));
+      refusal({{"rope_scaling", {{"rope_type", "spiral"}}}}),
+      ::testing::HasSubstr("rope type spiral is not supported"));
   EXPECT_THAT(
       refusal(
           {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}},

@@ -91,6 +91,27 @@ class CountingBackend : public Backend {
   Tensor add(const Step&, const Tensor&, const Tensor&, float) override {
     return count();
   }
+  Tensor multiply(
+      const Step&,
+      const Tensor&,
+      const Tensor*,
+      const MultiplyOptions&) override {
+    return count();
+  }
+  Tensor weighted_sum(
+      const Step&,
+      const Tensor&,
+      const std::vector<Tensor>&,
+      const Tensor&,
+      int64_t) override {
+    return count();
+  }
+  Tensor match_size(const Step&, const Tensor&, const Tensor&) override {
+    return count();
+  }
+  Tensor cut_below(const Step&, const Tensor&, int64_t, float) override {
+    return count();
+  }
   Tensor head(const Step&, const Tensor&, const HeadArgs&) override {
     return count();
   }

@@ -7,13 +7,7 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec cohere2_decoder(const Config& config) {
-  BlockSpec block{
-      .norms = NormPlacement::parallel,
-      .norm = layer_norm(config, "layer_norm_eps", 1e-5f, NormTensors::weight),
-      .attention = grouped_query_attention(config, {.interleaved = true}),
-      .mlp = gated_mlp(config)};
-  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
-  decoder.extras.logit_scale = config.get_or("logit_scale", 0.0625f);
+  DecoderSpec decoder = cohere.decoder(config);
   int pattern = std::max(1, config.get_or("sliding_window_pattern", 4));
   slide_layers(
       config, decoder, [&](int layer) { return (layer + 1) % pattern != 0; });

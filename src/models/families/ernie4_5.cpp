@@ -11,10 +11,7 @@ DecoderSpec ernie4_5_decoder(const Config& config) {
   BlockSpec block = gated_block(
       with_defaults(config, {{"head_dim", 128}}),
       {.theta = 500000, .interleaved = true});
-  if (config.get_or("use_bias", false)) {
-    block.attention.bias = AttentionBias::all;
-    block.mlp.bias = MlpBias::all;
-  }
+  bias_everywhere(config, "use_bias", block);
   return uniform_decoder(config, block, HeadKind::tied);
 }
 

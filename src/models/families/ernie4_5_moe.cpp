@@ -16,10 +16,7 @@ DecoderSpec ernie4_5_moe_decoder(const Config& published) {
        {"moe_k", "num_experts_per_tok"},
        {"moe_num_shared_experts", "num_shared_experts"}});
   BlockSpec block = gated_block(config, {.theta = 500000, .interleaved = true});
-  if (config.get_or("use_bias", false)) {
-    block.attention.bias = AttentionBias::all;
-    block.mlp.bias = MlpBias::all;
-  }
+  bias_everywhere(config, "use_bias", block);
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
   MoeSpec moe = deepseek_moe(config);
   moe.routing.shares = Shares::renormalized;

@@ -11,16 +11,23 @@ extern const Family ministral3;
 extern const Family mistral3;
 extern const Family qwen2;
 extern const Family qwen3;
+extern const Family qwen2_vl;
+extern const Family qwen2_5_vl;
+extern const Family qwen3_vl;
 extern const Family smollm3;
 extern const Family gemma;
 extern const Family gemma2;
 extern const Family gemma3;
+extern const Family gemma3n;
+extern const Family gemma4;
 extern const Family phi3;
 extern const Family starcoder2;
 extern const Family glm;
 extern const Family glm4;
 extern const Family exaone4;
 extern const Family hunyuan_v1_dense;
+extern const Family hunyuan;
+extern const Family afmoe;
 extern const Family nanochat;
 extern const Family muse_glimmer;
 extern const Family olmo2;
@@ -71,5 +78,8 @@ extern const Family deepseek_v2;
 extern const Family deepseek_v3;
 extern const Family glm4_moe_lite;
 extern const Family minicpm3;
+
+// Architectures that are known and named, but not built yet.
+const std::vector<Family>& unbuilt_families();
 
 }  // namespace mlxcel

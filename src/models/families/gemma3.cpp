@@ -1,10 +1,8 @@
 // Gemma 3: Gemma 2 with norms on each head of q and k instead of soft caps,
 // five sliding layers for each that sees everything, and a rotation for each
 // kind.
-#include "models/config_reading_layers.h"
+#include "models/config_reading_gemma.h"
 #include "models/families/families.h"
-
-#include <cmath>
 
 namespace mlxcel {
 
@@ -30,20 +28,10 @@ Config gemma3_config(const Config& config) {
 
 DecoderSpec gemma3_decoder(const Config& given) {
   Config config = gemma3_config(given);
-  NormSpec norm = rms_norm(config);
-  norm.weight_offset = 1;
-  BlockSpec block{
-      .norms = NormPlacement::sandwich,
-      .norm = norm,
-      .attention = grouped_query_attention(config),
-      .mlp = gated_mlp(config, "hidden_activation", "gelu_pytorch_tanh")};
-  block.attention.scale =
-      1 / std::sqrt(config.get<float>("query_pre_attn_scalar"));
+  BlockSpec block = gemma_block(config);
   block.attention.qk_norm = QkNorm::per_head;
 
-  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
-  decoder.embedding_scale = std::sqrt(float(decoder.hidden_size));
-  decoder.logit_softcap = number_or_off(config, "final_logit_softcapping", 0);
+  DecoderSpec decoder = gemma_decoder_of(config, block, 0);
   int pattern = config.get<int>("sliding_window_pattern");
   slide_layers(config, decoder, [&](int layer) {
     return pattern > 0 && (layer + 1) % pattern != 0;
@@ -64,13 +52,9 @@ const Family gemma3 = {
     .type = "Gemma3",
     .model_types = {"gemma3", "gemma3_text"},
     .architectures = {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"},
+    .vision_type = "Gemma3VLM",
     .decoder = gemma3_decoder,
-    .names = wrapped(hf_decoder_names({
-        {"layers.{l}.post_attention_layernorm",
-         {"layers.{l}.attention_post_norm"}},
-        {"layers.{l}.pre_feedforward_layernorm", {"layers.{l}.mlp_norm"}},
-        {"layers.{l}.post_feedforward_layernorm", {"layers.{l}.mlp_post_norm"}},
-    })),
+    .names = wrapped(hf_decoder_names(gemma_norm_names())),
     .features =
         {"attention_bias",
          "query_pre_attn_scalar",

@@ -12,12 +12,7 @@ DecoderSpec glm4_moe_decoder(const Config& config) {
   block.attention.bias = config.get_or("attention_bias", false)
                              ? AttentionBias::qkv
                              : AttentionBias::none;
-  if (config.get_or("use_qk_norm", false)) {
-    block.attention.qk_norm = QkNorm::per_head;
-  }
-  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
-  mix_after_dense(config, decoder, deepseek3_moe(config));
-  return decoder;
+  return deepseek3_decoder(config, block);
 }
 
 }  // namespace

@@ -3,28 +3,13 @@
 #include "models/config_reading.h"
 #include "models/families/families.h"
 
-#include <cmath>
-
 namespace mlxcel {
 
 namespace {
 
 DecoderSpec gpt2_decoder(const Config& published) {
   Config config = gpt2_config(published);
-  AttentionSpec attention;
-  attention.heads = head_counts(config);
-  attention.scale = config.get_or("scale_attn_weights", true)
-                        ? 1 / std::sqrt(float(attention.heads.dim))
-                        : 1;
-  attention.bias = AttentionBias::all;
-  DecoderSpec decoder = uniform_decoder(
-      config,
-      {.norm = layer_norm(config, "layer_norm_epsilon"),
-       .attention = attention,
-       .mlp =
-           plain_mlp(config, "activation_function", "gelu_new", MlpBias::all)},
-      HeadKind::tied);
-  decoder.extras.positions.rows = config.get<int>("max_position_embeddings");
+  DecoderSpec decoder = gpt2_like_decoder(config, "gelu_new");
   if (config.get_or("scale_attn_by_inverse_layer_idx", false)) {
     for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
       decoder.blocks[layer].attention.scale /= float(layer + 1);

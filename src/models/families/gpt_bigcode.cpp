@@ -3,31 +3,18 @@
 #include "models/config_reading.h"
 #include "models/families/families.h"
 
-#include <cmath>
-
 namespace mlxcel {
 
 namespace {
 
 DecoderSpec gpt_bigcode_decoder(const Config& published) {
   Config config = gpt2_config(published);
-  AttentionSpec attention;
-  attention.heads = head_counts(config);
+  DecoderSpec decoder = gpt2_like_decoder(config, "gelu_pytorch_tanh");
   if (config.get_or("multi_query", true)) {
-    attention.heads.key_value = 1;
+    for (BlockSpec& block : decoder.blocks) {
+      block.attention.heads.key_value = 1;
+    }
   }
-  attention.scale = config.get_or("scale_attn_weights", true)
-                        ? 1 / std::sqrt(float(attention.heads.dim))
-                        : 1;
-  attention.bias = AttentionBias::all;
-  DecoderSpec decoder = uniform_decoder(
-      config,
-      {.norm = layer_norm(config, "layer_norm_epsilon"),
-       .attention = attention,
-       .mlp = plain_mlp(
-           config, "activation_function", "gelu_pytorch_tanh", MlpBias::all)},
-      HeadKind::tied);
-  decoder.extras.positions.rows = config.get<int>("max_position_embeddings");
   return decoder;
 }
 

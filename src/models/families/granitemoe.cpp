@@ -10,13 +10,7 @@ namespace {
 DecoderSpec granitemoe_decoder(const Config& config) {
   BlockSpec block = gated_block(config);
   block.attention.scale = config.get_or("attention_multiplier", 1.f);
-  block.moe = MoeSpec{
-      .experts = config.get<int>("num_local_experts"),
-      .experts_per_token = config.get<int>("num_experts_per_tok"),
-      .expert =
-          {.intermediate_size = block.mlp.intermediate_size,
-           .activation = block.mlp.activation},
-      .routing = {.shares = Shares::renormalized}};
+  block.moe = mixtral_moe(config, block.mlp);
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   scale_as_granite(config, decoder);
   return decoder;

@@ -1,5 +1,6 @@
 // Hunyuan V1 Dense: Llama with norms on each head of q and k, after the
-// rotation, and a base that grows with alpha.
+// rotation, and a base that grows with alpha. Early checkpoints hold q, k and v
+// in one tensor, and up and gate, in this order.
 #include "models/config_reading_layers.h"
 #include "models/families/families.h"
 
@@ -10,7 +11,9 @@ namespace {
 DecoderSpec hunyuan_v1_dense_decoder(const Config& config) {
   BlockSpec block = gated_block(config);
   block.attention = hunyuan_attention(config);
-  return uniform_decoder(config, block, HeadKind::own);
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  share_across_layers(config, decoder);
+  return decoder;
 }
 
 }  // namespace
@@ -25,8 +28,16 @@ const Family hunyuan_v1_dense = {
         {"layers.{l}.self_attn.query_layernorm",
          {"layers.{l}.attention.q_norm"}},
         {"layers.{l}.self_attn.key_layernorm", {"layers.{l}.attention.k_norm"}},
+        split_groups(
+            "layers.{l}.self_attn.qkv_proj",
+            {"layers.{l}.attention.q",
+             "layers.{l}.attention.k",
+             "layers.{l}.attention.v"}),
+        split_rows(
+            "layers.{l}.mlp.gate_and_up_proj",
+            {"layers.{l}.mlp.up", "layers.{l}.mlp.gate"}),
     }),
-    .features = {"attention_bias", "use_qk_norm"},
+    .features = {"attention_bias", "use_qk_norm", "use_cla"},
 };
 
 }  // namespace mlxcel

@@ -15,15 +15,9 @@ DecoderSpec minimax_m2_decoder(const Config& config) {
   if (config.get_or("use_qk_norm", true)) {
     block.attention.qk_norm = QkNorm::projection;
   }
-  block.moe = MoeSpec{
-      .experts = config.get<int>("num_local_experts"),
-      .experts_per_token = config.get<int>("num_experts_per_tok"),
-      .expert =
-          {.intermediate_size = block.mlp.intermediate_size,
-           .activation = block.mlp.activation},
-      .routing =
-          {.scores = RouterScores::sigmoid, .shares = Shares::renormalized},
-      .router_bias = RouterBias::selection};
+  block.moe = mixtral_moe(config, block.mlp);
+  block.moe->routing.scores = RouterScores::sigmoid;
+  block.moe->router_bias = RouterBias::selection;
   return uniform_decoder(config, block, HeadKind::own);
 }
 

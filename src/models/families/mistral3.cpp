@@ -23,6 +23,7 @@ const Family mistral3 = {
     .architectures = {"Mistral3ForConditionalGeneration"},
     .directory_route = DirectoryRoute::mistral3_dynamic,
     .weight_route = WeightRoute::llama_family,
+    .vision_type = "Mistral3VLM",
     .decoder = mistral3_decoder,
     .names = wrapped(hf_decoder_names()),
     .features = {"attention_bias", "sliding_window", "layer_types"},

@@ -1,6 +1,6 @@
 // Mixtral: Mistral with a mixture of experts in every layer, whose weights are
 // divided by their sum.
-#include "models/config_reading.h"
+#include "models/config_reading_moe.h"
 #include "models/families/families.h"
 
 namespace mlxcel {
@@ -9,13 +9,7 @@ namespace {
 
 DecoderSpec mixtral_decoder(const Config& config) {
   BlockSpec block = gated_block(config, {.theta = 1e6});
-  block.moe = MoeSpec{
-      .experts = config.get<int>("num_local_experts"),
-      .experts_per_token = config.get<int>("num_experts_per_tok"),
-      .expert =
-          {.intermediate_size = block.mlp.intermediate_size,
-           .activation = block.mlp.activation},
-      .routing = {.shares = Shares::renormalized}};
+  block.moe = mixtral_moe(config, block.mlp);
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   slide_all_layers(config, decoder);
   return decoder;

@@ -2,7 +2,7 @@
 // behind each half, weightless norms on the embedding and on q and k, gated
 // attention, and every fourth layer, counted from the last, without window and
 // rotation.
-#include "models/config_reading_layers.h"
+#include "models/config_reading_gemma.h"
 #include "models/families/families.h"
 
 #include <cmath>
@@ -59,6 +59,13 @@ DecoderSpec muse_glimmer_decoder(const Config& given) {
   return decoder;
 }
 
+std::vector<NameRule> muse_glimmer_names() {
+  std::vector<NameRule> rules = gemma_norm_names();
+  rules.push_back(
+      {"layers.{l}.self_attn.gate_proj", {"layers.{l}.attention.gate"}});
+  return rules;
+}
+
 }  // namespace
 
 const Family muse_glimmer = {
@@ -70,14 +77,9 @@ const Family muse_glimmer = {
     .weight_route = WeightRoute::none,
     .adapters = AdapterSupport::refused,
     .adapter_refusal = "LoRA adapters are not supported for Muse Glimmer",
+    .vision_type = "MuseGlimmer",
     .decoder = muse_glimmer_decoder,
-    .names = wrapped(hf_decoder_names({
-        {"layers.{l}.self_attn.gate_proj", {"layers.{l}.attention.gate"}},
-        {"layers.{l}.post_attention_layernorm",
-         {"layers.{l}.attention_post_norm"}},
-        {"layers.{l}.pre_feedforward_layernorm", {"layers.{l}.mlp_norm"}},
-        {"layers.{l}.post_feedforward_layernorm", {"layers.{l}.mlp_post_norm"}},
-    })),
+    .names = wrapped(hf_decoder_names(muse_glimmer_names())),
     .features =
         {"attention_bias",
          "final_logit_softcapping",

@@ -12,15 +12,11 @@ DecoderSpec phimoe_decoder(const Config& config) {
       .norm = layer_norm(config, "rms_norm_eps"),
       .attention = grouped_query_attention(config, {.theta = 1000000}),
       .mlp = gated_mlp(config)};
-  block.moe = MoeSpec{
-      .experts = config.get<int>("num_local_experts"),
-      .experts_per_token = config.get_or("num_experts_per_tok", 2),
-      .expert =
-          {.intermediate_size = block.mlp.intermediate_size,
-           .activation = block.mlp.activation},
-      .routing = {
-          .scores = RouterScores::sparse_mixer,
-          .tolerance = config.get_or("router_jitter_noise", 0.01f)}};
+  block.moe =
+      mixtral_moe(with_defaults(config, {{"num_experts_per_tok", 2}}), block.mlp);
+  block.moe->routing = {
+      .scores = RouterScores::sparse_mixer,
+      .tolerance = config.get_or("router_jitter_noise", 0.01f)};
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   if (config.get_or("lm_head_bias", false)) {
     decoder.extras.head_bias = HeadBias::stored;

@@ -1,34 +1,10 @@
 // SmolLM 3: Llama in which some layers do not rotate; only those may slide.
-#include "core/error.h"
-#include "models/config_reading.h"
+#include "models/config_reading_layers.h"
 #include "models/families/families.h"
 
 namespace mlxcel {
 
 namespace {
-
-// 1 for each layer that rotates: stated, or every no_rope_layer_interval-th
-// does not.
-std::vector<int> rotating_layers(const Config& config, size_t num_layers) {
-  if (auto stated = config.find<std::vector<int>>("no_rope_layers")) {
-    if (stated->size() < num_layers) {
-      throw ConfigError(
-          cat(config.file(),
-              ": no_rope_layers has ",
-              stated->size(),
-              " entries"),
-          cat("num_hidden_layers is ", num_layers),
-          "state 1 or 0 for each layer");
-    }
-    return *stated;
-  }
-  int interval = config.get_or("no_rope_layer_interval", 4);
-  std::vector<int> rotating(num_layers, 1);
-  for (size_t i = 0; i < num_layers; ++i) {
-    rotating[i] = interval <= 0 || (i + 1) % size_t(interval) != 0;
-  }
-  return rotating;
-}
 
 DecoderSpec smollm3_decoder(const Config& config) {
   DecoderSpec decoder = uniform_decoder(

@@ -7,13 +7,7 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec solar_open_decoder(const Config& config) {
-  BlockSpec block = gated_block(config);
-  if (config.get_or("use_qk_norm", false)) {
-    block.attention.qk_norm = QkNorm::per_head;
-  }
-  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
-  mix_after_dense(config, decoder, deepseek3_moe(config));
-  return decoder;
+  return deepseek3_decoder(config, gated_block(config));
 }
 
 }  // namespace

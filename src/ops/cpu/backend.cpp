@@ -101,6 +101,31 @@ class CpuBackend : public Backend {
       const Step&, const Tensor& x, const Tensor& y, float scale) override {
     return cpu::add(context_, x, y, scale);
   }
+  Tensor multiply(
+      const Step&,
+      const Tensor& x,
+      const Tensor* y,
+      const MultiplyOptions& options) override {
+    return cpu::multiply(context_, x, y, options);
+  }
+  Tensor weighted_sum(
+      const Step&,
+      const Tensor& base,
+      const std::vector<Tensor>& inputs,
+      const Tensor& weights,
+      int64_t first) override {
+    return cpu::weighted_sum(context_, base, inputs, weights, first);
+  }
+  Tensor match_size(const Step&, const Tensor& x, const Tensor& like) override {
+    return cpu::match_size(context_, x, like);
+  }
+  Tensor cut_below(
+      const Step&,
+      const Tensor& x,
+      int64_t columns,
+      float deviations) override {
+    return cpu::cut_below(context_, x, columns, deviations);
+  }
   Tensor head(
       const Step& step, const Tensor& x, const HeadArgs& args) override {
     return cpu::head(context_, step, x, args);

@@ -26,5 +26,19 @@ void for_rows(Context& context, int64_t rows, int64_t cols, Row row) {
 
 Tensor norm(Context& context, const Tensor& x, const Norm& norm);
 Tensor add(Context& context, const Tensor& x, const Tensor& y, float scale);
+Tensor multiply(
+    Context& context,
+    const Tensor& x,
+    const Tensor* y,
+    const MultiplyOptions& options);
+Tensor weighted_sum(
+    Context& context,
+    const Tensor& base,
+    const std::vector<Tensor>& inputs,
+    const Tensor& weights,
+    int64_t first);
+Tensor match_size(Context& context, const Tensor& x, const Tensor& like);
+Tensor cut_below(
+    Context& context, const Tensor& x, int64_t columns, float deviations);
 
 }  // namespace mlxcel::cpu

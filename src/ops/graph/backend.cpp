@@ -115,7 +115,10 @@ class GraphBackend : public Backend {
 
   Tensor norm(const Step&, const Tensor& x, const Norm& norm) override {
     return guard("norm", "", [&] {
-      return context_->wrap(apply_norm(&norm, value(x)));
+      const mx::array& rows = value(x);
+      int size = int_of(norm.size());
+      mx::array runs = mx::reshape(rows, {-1, size});
+      return context_->wrap(mx::reshape(apply_norm(&norm, runs), rows.shape()));
     });
   }
 
@@ -205,6 +208,79 @@ class GraphBackend : public Backend {
       const Step&, const Tensor& x, const Tensor& y, float scale) override {
     return guard("add", "", [&] {
       return context_->wrap(context_->scale_add(value(y), scale, &value(x)));
+    });
+  }
+
+  Tensor multiply(
+      const Step&,
+      const Tensor& x,
+      const Tensor* y,
+      const MultiplyOptions& options) override {
+    return guard("multiply", "", [&] {
+      mx::array product = activate(options.activation, value(x));
+      if (y) {
+        int first = int_of(options.column), count = int_of(x.cols());
+        product = mx::multiply(
+            product,
+            mx::slice(
+                value(*y), {0, first}, {int_of(x.rows()), first + count}));
+      }
+      return context_->wrap(
+          context_->scale_add(product, options.scale, nullptr));
+    });
+  }
+
+  Tensor weighted_sum(
+      const Step&,
+      const Tensor& base,
+      const std::vector<Tensor>& inputs,
+      const Tensor& weights,
+      int64_t first) override {
+    return guard("weighted_sum", "", [&] {
+      mx::array sum = mx::astype(value(base), mx::float32);
+      int rows = int_of(base.rows());
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        int column = int_of(first + int64_t(k));
+        mx::array weight =
+            mx::slice(value(weights), {0, column}, {rows, column + 1});
+        sum = mx::add(
+            sum,
+            mx::multiply(value(inputs[k]), mx::astype(weight, mx::float32)));
+      }
+      return context_->wrap(context_->to_compute(sum));
+    });
+  }
+
+  Tensor match_size(const Step&, const Tensor& x, const Tensor& like) override {
+    return guard("match_size", "", [&] {
+      auto mean_square = [](const mx::array& rows) {
+        return mx::mean(mx::square(rows), 1, true);
+      };
+      mx::array wide = mx::astype(value(x), mx::float32);
+      mx::array wanted =
+          mx::sqrt(mean_square(mx::astype(value(like), mx::float32)));
+      mx::array own =
+          mx::sqrt(mx::maximum(mean_square(wide), mx::array(1e-5f)));
+      return context_->wrap(
+          context_->to_compute(mx::divide(mx::multiply(wide, wanted), own)));
+    });
+  }
+
+  Tensor cut_below(
+      const Step&,
+      const Tensor& x,
+      int64_t columns,
+      float deviations) override {
+    return guard("cut_below", "", [&] {
+      mx::array rows = mx::astype(
+          mx::slice(value(x), {0, 0}, {int_of(x.rows()), int_of(columns)}),
+          mx::float32);
+      mx::array cut = mx::add(
+          mx::mean(rows, 1, true),
+          mx::multiply(
+              mx::sqrt(mx::var(rows, 1, true)), mx::array(deviations)));
+      return context_->wrap(context_->to_compute(
+          mx::maximum(mx::subtract(rows, cut), mx::array(0.0f))));
     });
   }
 

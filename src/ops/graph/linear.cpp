@@ -494,6 +494,8 @@ mx::array activate(Activation activation, const mx::array& x) {
       return mx::maximum(x, mx::array(0.0f, x.dtype()));
     case Activation::relu_squared:
       return mx::square(mx::maximum(x, mx::array(0.0f, x.dtype())));
+    case Activation::tanh:
+      return mx::tanh(x);
     case Activation::xielu:
       break;  // xielu()
   }

@@ -81,6 +81,8 @@ double activate(Activation activation, double x) {
       return std::max(x, 0.0);
     case Activation::relu_squared:
       return std::pow(std::max(x, 0.0), 2);
+    case Activation::tanh:
+      return std::tanh(x);
     case Activation::xielu:
       break;  // xielu()
   }
@@ -277,6 +279,76 @@ class ReferenceBackend : public Backend {
       }
     }
     return wrap(std::move(rows), x.cols());
+  }
+
+  Tensor multiply(
+      const Step&,
+      const Tensor& x,
+      const Tensor* y,
+      const MultiplyOptions& options) override {
+    Rows rows = rows_of(x);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      for (size_t c = 0; c < rows[r].size(); ++c) {
+        rows[r][c] = double(options.scale) *
+                     activate(options.activation, rows[r][c]) *
+                     (y ? rows_of(*y)[r][size_t(options.column) + c] : 1);
+      }
+    }
+    return wrap(std::move(rows), x.cols());
+  }
+
+  Tensor weighted_sum(
+      const Step&,
+      const Tensor& base,
+      const std::vector<Tensor>& inputs,
+      const Tensor& weights,
+      int64_t first) override {
+    Rows rows = rows_of(base);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        for (size_t c = 0; c < rows[r].size(); ++c) {
+          rows[r][c] +=
+              rows_of(weights)[r][size_t(first) + k] * rows_of(inputs[k])[r][c];
+        }
+      }
+    }
+    return wrap(std::move(rows), base.cols());
+  }
+
+  Tensor match_size(const Step&, const Tensor& x, const Tensor& like) override {
+    Rows rows = rows_of(x);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      double size = double(rows[r].size());
+      double own = std::max(dot(rows[r], rows[r]) / size, 1e-5);
+      const Row& other = rows_of(like)[r];
+      for (double& value : rows[r]) {
+        value *= std::sqrt(dot(other, other) / size / own);
+      }
+    }
+    return wrap(std::move(rows), x.cols());
+  }
+
+  Tensor cut_below(
+      const Step&,
+      const Tensor& x,
+      int64_t columns,
+      float deviations) override {
+    Rows rows = rows_of(x);
+    for (Row& row : rows) {
+      row.resize(size_t(columns));
+      double mean = 0, variance = 0;
+      for (double value : row) {
+        mean += value / double(columns);
+      }
+      for (double value : row) {
+        variance += std::pow(value - mean, 2) / double(columns);
+      }
+      double cut = mean + double(deviations) * std::sqrt(variance);
+      for (double& value : row) {
+        value = std::max(0.0, value - cut);
+      }
+    }
+    return wrap(std::move(rows), columns);
   }
 
   Tensor head(

@@ -55,6 +55,21 @@ bool visit_pairs(
 
 }  // namespace
 
+Config read_case_config(const fs::path& model) {
+  nlohmann::json json = read_json(model / "config.json");
+  if (json.contains("text_config")) {
+    std::string type = json.at("model_type");
+    json.update(nlohmann::json(json.at("text_config")));
+    json["model_type"] = type;
+  }
+  Config config(std::move(json), "config.json");
+  if (read_safetensors(model / "model.safetensors").metadata["format"] ==
+      "mlx") {
+    config.set_layout(WeightsLayout::mlx);
+  }
+  return config;
+}
+
 TextCase load_text_case(const std::string& set, const std::string& name) {
   fs::path folder = fixture_root() / set / name;
   TextCase out;

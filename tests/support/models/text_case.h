@@ -2,6 +2,8 @@
 // continuation out.
 #pragma once
 
+#include "io/config.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -20,6 +22,10 @@ struct TextCase {
   std::vector<int32_t> greedy;
   std::vector<float> margins;  // best minus second logit of each greedy step
 };
+
+// A case's config.json as the loading pipeline hands it on: a text model's own
+// config in place of what wraps it, and the layout that the weights name.
+Config read_case_config(const std::filesystem::path& model);
 
 TextCase load_text_case(const std::string& set, const std::string& name);
 

@@ -62,6 +62,8 @@ inline F activated(F x) {
       F positive = f_max(x, f_zero());
       return f_mul(positive, positive);
     }
+    case Activation::tanh:  // 2 sigmoid(2 x) - 1
+      return f_sub(f_mul(f_set(2), f_sigmoid(f_add(x, x))), f_set(1));
     case Activation::xielu:
       break;  // NormKernels::xielu
   }
@@ -103,6 +105,8 @@ void activate(
       return activate_with<Activation::relu>(gate, up, out, count);
     case Activation::relu_squared:
       return activate_with<Activation::relu_squared>(gate, up, out, count);
+    case Activation::tanh:
+      return activate_with<Activation::tanh>(gate, up, out, count);
     case Activation::xielu:
       break;  // NormKernels::xielu
   }
