@@ -100,7 +100,7 @@ DecoderSpec deepseek3_decoder(const Config& config, BlockSpec block) {
   return decoder;
 }
 
-MoeSpec mixtral_moe(const Config& config, const MlpSpec& mlp) {
+MoeSpec local_experts_moe(const Config& config, const MlpSpec& mlp) {
   return {
       .experts = config.get<int>("num_local_experts"),
       .experts_per_token = config.get<int>("num_experts_per_tok"),

@@ -32,7 +32,7 @@ DecoderSpec deepseek3_decoder(const Config& config, BlockSpec block);
 
 // The spelling of Mixtral: num_local_experts, num_experts_per_tok, experts of
 // the MLP's size and activation, renormalized shares.
-MoeSpec mixtral_moe(const Config& config, const MlpSpec& mlp);
+MoeSpec local_experts_moe(const Config& config, const MlpSpec& mlp);
 
 // moe_names, the shared experts under `shared` and the selection bias.
 std::vector<NameRule> deepseek_moe_names(

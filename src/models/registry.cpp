@@ -67,7 +67,7 @@ const std::vector<const Family*>& families() {
       &apertus,       &plamo,        &deepseek_v2,  &deepseek_v3,
       &glm4_moe_lite, &minicpm3,     &qwen2_vl,     &qwen2_5_vl,
       &qwen3_vl,      &gemma3n,      &gemma4,       &hunyuan,
-      &afmoe,
+      &afmoe,         &llama4,
   });
   return list;
 }

@@ -28,6 +28,7 @@ extern const Family exaone4;
 extern const Family hunyuan_v1_dense;
 extern const Family hunyuan;
 extern const Family afmoe;
+extern const Family llama4;
 extern const Family nanochat;
 extern const Family muse_glimmer;
 extern const Family olmo2;

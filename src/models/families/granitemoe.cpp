@@ -10,7 +10,7 @@ namespace {
 DecoderSpec granitemoe_decoder(const Config& config) {
   BlockSpec block = gated_block(config);
   block.attention.scale = config.get_or("attention_multiplier", 1.f);
-  block.moe = mixtral_moe(config, block.mlp);
+  block.moe = local_experts_moe(config, block.mlp);
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   scale_as_granite(config, decoder);
   return decoder;

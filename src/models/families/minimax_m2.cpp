@@ -15,7 +15,7 @@ DecoderSpec minimax_m2_decoder(const Config& config) {
   if (config.get_or("use_qk_norm", true)) {
     block.attention.qk_norm = QkNorm::projection;
   }
-  block.moe = mixtral_moe(config, block.mlp);
+  block.moe = local_experts_moe(config, block.mlp);
   block.moe->routing.scores = RouterScores::sigmoid;
   block.moe->router_bias = RouterBias::selection;
   return uniform_decoder(config, block, HeadKind::own);

@@ -9,7 +9,7 @@ namespace {
 
 DecoderSpec mixtral_decoder(const Config& config) {
   BlockSpec block = gated_block(config, {.theta = 1e6});
-  block.moe = mixtral_moe(config, block.mlp);
+  block.moe = local_experts_moe(config, block.mlp);
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   slide_all_layers(config, decoder);
   return decoder;

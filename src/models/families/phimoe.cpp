@@ -1,5 +1,6 @@
 // Phi 3.5 MoE: layer norms, biases on the attention and the head, two experts a
 // token by the sparse mixer.
+#include "models/config_reading_layers.h"
 #include "models/config_reading_moe.h"
 #include "models/families/families.h"
 
@@ -12,8 +13,8 @@ DecoderSpec phimoe_decoder(const Config& config) {
       .norm = layer_norm(config, "rms_norm_eps"),
       .attention = grouped_query_attention(config, {.theta = 1000000}),
       .mlp = gated_mlp(config)};
-  block.moe =
-      mixtral_moe(with_defaults(config, {{"num_experts_per_tok", 2}}), block.mlp);
+  block.moe = local_experts_moe(
+      with_defaults(config, {{"num_experts_per_tok", 2}}), block.mlp);
   block.moe->routing = {
       .scores = RouterScores::sparse_mixer,
       .tolerance = config.get_or("router_jitter_noise", 0.01f)};
