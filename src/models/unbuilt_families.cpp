@@ -112,6 +112,7 @@ std::vector<UnbuiltRow> unbuilt_rows() {
        generation,
        vlm},
       {"MiniCPM-o", "MiniCPMOVLM", {"minicpmo"}, {"MiniCPMO"}, generation, vlm},
+      {"Qwen 4 Exp", "Qwen4Exp", {"qwen4_exp"}, {}, generation, nonstandard},
       {"BERT", "Bert", {"bert"}, {"BertModel"}, embedding, nonstandard},
       {"XLM-RoBERTa",
        "XlmRoberta",
