@@ -4,6 +4,7 @@
 
 #include "core/tensor.h"
 #include "ops/kv_cache.h"
+#include "ops/recurrence.h"
 #include "ops/step.h"
 #include "ops/weights.h"
 
@@ -23,6 +24,7 @@ enum class Activation : uint8_t {
   relu,
   relu_squared,
   tanh,
+  sigmoid,
   xielu,  // by numbers of its own, for a plain MLP: see Xielu
 };
 
@@ -57,6 +59,7 @@ struct MlpWeights {
   const Norm* inner_norm = nullptr;  // on the inner row, before down
   SwigluClamp clamp;
   Xielu xielu;
+  float gate_scale = 1;              // act(gate_scale * gate) * up
 };
 
 // What the router's logits become before the largest are chosen.
@@ -246,6 +249,8 @@ class Backend {
       EmbeddingWeights weights) = 0;
   virtual std::unique_ptr<Norm> prepare_norm(NormWeights weights) = 0;
   virtual std::unique_ptr<Rope> prepare_rope(RopeTable table) = 0;
+  virtual std::unique_ptr<Constants> prepare_constants(
+      std::vector<float> values);
   virtual std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec& spec) = 0;
 
   // Each op returns a new tensor [rows of the step, columns].
@@ -290,6 +295,10 @@ class Backend {
       const LatentAttentionArgs& args,
       KvCache& cache,
       int layer) = 0;
+  // Reads and updates the sequences' states of the layer. A backend without
+  // recurrences throws Error.
+  virtual Tensor recurrence(
+      const Step& step, const Recurrence& op, KvCache& cache, int layer);
   // x + scale * y
   virtual Tensor add(
       const Step& step, const Tensor& x, const Tensor& y, float scale) = 0;

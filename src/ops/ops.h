@@ -61,6 +61,14 @@ Tensor latent_attention(
     KvCache& cache,
     int layer);
 
+// One of the mixers of ops/recurrence.h; checks its columns and its state.
+Tensor recurrence(
+    Backend& backend,
+    const Step& step,
+    const Recurrence& op,
+    KvCache& cache,
+    int layer);
+
 Tensor add(
     Backend& backend,
     const Step& step,

@@ -303,6 +303,10 @@ double activated(Activation activation, double x) {
       return std::max(x, 0.0) * std::max(x, 0.0);
     case Activation::xielu:
       break;  // needs numbers: moe_variants_test.cpp
+    case Activation::tanh:
+      return std::tanh(x);
+    case Activation::sigmoid:
+      return 1 / (1 + std::exp(-x));
   }
   return 0;
 }
@@ -323,7 +327,9 @@ TEST(GraphMlp, EveryActivationGatedAndNot) {
         Activation::gelu,
         Activation::gelu_tanh,
         Activation::relu,
-        Activation::relu_squared}) {
+        Activation::relu_squared,
+        Activation::tanh,
+        Activation::sigmoid}) {
     for (bool is_gated : {true, false}) {
       MlpWeights weights;
       weights.up = is_gated ? gated.get() : single.get();

@@ -33,6 +33,10 @@ double activation_of(Activation activation, double x) {
       return std::max(x, 0.0) * std::max(x, 0.0);
     case Activation::xielu:
       break;  // needs numbers: moe_variants_test.cpp
+    case Activation::tanh:
+      return std::tanh(x);
+    case Activation::sigmoid:
+      return 1 / (1 + std::exp(-x));
   }
   return x;
 }
@@ -75,7 +79,9 @@ TEST_P(MlpOnIsa, MatchesF64LoopForEveryActivation) {
           Activation::gelu,
           Activation::gelu_tanh,
           Activation::relu,
-          Activation::relu_squared}) {
+          Activation::relu_squared,
+          Activation::tanh,
+          Activation::sigmoid}) {
       for (bool gated : {true, false}) {
         for (auto [prompt, rows] : {std::pair(0, 3), {19, 26}}) {
           std::vector<float> x = random_values(random, rows * hidden, 0.3f);

@@ -6,6 +6,7 @@
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/latent_attention.h"
 #include "ops/cpu/matmul.h"
+#include "ops/cpu/recurrence.h"
 
 #include <cstring>
 
@@ -47,6 +48,10 @@ class CpuBackend : public Backend {
   }
   std::unique_ptr<Rope> prepare_rope(RopeTable table) override {
     return cpu::prepare_rope(std::move(table));
+  }
+  std::unique_ptr<Constants> prepare_constants(
+      std::vector<float> values) override {
+    return std::make_unique<CpuConstants>(std::move(values));
   }
   std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec& spec) override {
     return cpu::make_kv_cache(spec);
@@ -96,6 +101,13 @@ class CpuBackend : public Backend {
       KvCache& cache,
       int layer) override {
     return cpu::latent_attention(context_, step, q, kv, args, cache, layer);
+  }
+  Tensor recurrence(
+      const Step& step,
+      const Recurrence& op,
+      KvCache& cache,
+      int layer) override {
+    return cpu::recurrence(context_, step, op, cache, layer);
   }
   Tensor add(
       const Step&, const Tensor& x, const Tensor& y, float scale) override {

@@ -251,6 +251,9 @@ GateUpStage::GateUpStage(
 
 void GateUpStage::activate(
     float* gate, float* up, float* h, int64_t count) const {
+  for (int64_t i = 0; form_.gate_scale != 1 && i < count; ++i) {
+    gate[i] *= form_.gate_scale;
+  }
   if (form_.activation == Activation::xielu) {
     norm_kernels(context_.isa).xielu(gate, form_.xielu, h, count);
     return;

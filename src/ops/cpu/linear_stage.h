@@ -46,10 +46,11 @@ struct MlpForm {
   bool gated = true;
   SwigluClamp clamp;
   Xielu xielu;
+  float gate_scale = 1;
 };
 
-// h = act(gate) * up, or act(up) when not gated, for the product of the
-// stacked [gate, up] linear.
+// h = act(gate_scale * gate) * up, or act(up) when not gated, for the product
+// of the stacked [gate, up] linear.
 class GateUpStage {
  public:
   GateUpStage(
@@ -66,7 +67,7 @@ class GateUpStage {
   };
   void run_decode(int thread);
   void run_prefill(int thread);
-  // Changes gate and up.
+  // Of some columns of a row; changes gate and up.
   void activate(float* gate, float* up, float* h, int64_t count) const;
 
   Context& context_;

@@ -26,7 +26,8 @@ Tensor mlp(
       {.activation = weights.activation,
        .gated = weights.gated,
        .clamp = weights.clamp,
-       .xielu = weights.xielu});
+       .xielu = weights.xielu,
+       .gate_scale = weights.gate_scale});
 
   Product down_product(context, down, plan, active_terms(step, down.terms()));
   down_product.set_input(

@@ -6,6 +6,7 @@
 #include "ops/graph/moe.h"
 #include "ops/graph/norm.h"
 #include "ops/graph/plan.h"
+#include "ops/graph/recurrence.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -95,6 +96,13 @@ class GraphBackend : public Backend {
   std::unique_ptr<Rope> prepare_rope(RopeTable table) override {
     return guard("prepare_rope", "", [&] {
       return std::make_unique<GraphRope>(*context_, table);
+    });
+  }
+
+  std::unique_ptr<Constants> prepare_constants(
+      std::vector<float> values) override {
+    return guard("prepare_constants", "", [&] {
+      return std::make_unique<GraphConstants>(values);
     });
   }
 
@@ -201,6 +209,17 @@ class GraphBackend : public Backend {
           args,
           static_cast<GraphKvCache&>(cache),
           layer));
+    });
+  }
+
+  Tensor recurrence(
+      const Step& step,
+      const Recurrence& op,
+      KvCache& cache,
+      int layer) override {
+    return guard("recurrence", "", [&] {
+      return context_->wrap(graph::recurrence(
+          *context_, step, op, static_cast<GraphKvCache&>(cache), layer));
     });
   }
 
@@ -347,6 +366,14 @@ class GraphBackend : public Backend {
   mx::array dense_mlp(
       const Step& step, const mx::array& x, const MlpWeights& weights) {
     mx::array y = multiply(step, x, *weights.up);
+    if (weights.gate_scale != 1) {
+      int rows = y.shape(0), width = y.shape(1);
+      int gates = weights.gated ? width / 2 : width;
+      mx::array scaled = context_->scale_add(
+          mx::slice(y, {0, 0}, {rows, gates}), weights.gate_scale, nullptr);
+      y = mx::slice_update(
+          y, mx::astype(scaled, y.dtype()), mx::Shape{0, 0}, {rows, gates});
+    }
     if (weights.activation == Activation::xielu) {
       y = xielu(weights.xielu, y);
     } else {

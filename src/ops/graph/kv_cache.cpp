@@ -136,7 +136,7 @@ void GraphKvCache::reserve_states(int num_states) {
     }
     mx::array fresh = mx::zeros({target - num_states_, values}, mx::float32);
     layer.states =
-        num_states_ == 0 ? fresh : mx::concatenate({layer.states, fresh});
+        num_states_ == 0 ? fresh : mx::concatenate({layer.states, fresh}, 0);
     layer.states.eval();
   }
   num_states_ = target;
@@ -178,10 +178,6 @@ void GraphKvCache::check_states(int from, int to) const {
         cat("slots ", from, " and ", to, " of ", num_states_),
         "reserve the slots first");
   }
-}
-
-mx::array GraphKvCache::read_states(int layer, const mx::array& slots) const {
-  return mx::take(layers_[size_t(layer)].states, slots, 0);
 }
 
 void GraphKvCache::write_states(

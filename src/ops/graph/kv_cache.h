@@ -43,8 +43,10 @@ class GraphKvCache : public KvCache {
   const mx::array& values(int layer) const {
     return layers_[size_t(layer)].v;
   }
-  // The states of a layer in the slots (i32 [n]), [n, values].
-  mx::array read_states(int layer, const mx::array& slots) const;
+  const mx::array& states(int layer) const {
+    return layers_[size_t(layer)].states;
+  }
+  // Puts values [n, values] into the slots (i32 [n]).
   void write_states(int layer, const mx::array& slots, const mx::array& values);
   void append_arrays(std::vector<mx::array>& out) const;
 

@@ -498,6 +498,8 @@ mx::array activate(Activation activation, const mx::array& x) {
       return mx::tanh(x);
     case Activation::xielu:
       break;  // xielu()
+    case Activation::sigmoid:
+      return mx::sigmoid(x);
   }
   throw Error(cat("graph backend: unknown activation ", int(activation)));
 }

@@ -2,6 +2,7 @@
 
 #include "support/models/reference_latent.h"
 #include "support/models/reference_parts.h"
+#include "support/models/reference_recurrence.h"
 
 #include <algorithm>
 #include <cmath>
@@ -85,6 +86,8 @@ double activate(Activation activation, double x) {
       return std::tanh(x);
     case Activation::xielu:
       break;  // xielu()
+    case Activation::sigmoid:
+      return 1 / (1 + std::exp(-x));
   }
   return 0;
 }
@@ -131,6 +134,10 @@ class ReferenceBackend : public Backend {
   }
   std::unique_ptr<Rope> prepare_rope(RopeTable table) override {
     return std::make_unique<ReferenceRope>(std::move(table));
+  }
+  std::unique_ptr<Constants> prepare_constants(
+      std::vector<float> values) override {
+    return std::make_unique<ReferenceConstants>(values);
   }
   std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec& spec) override {
     return std::make_unique<ReferenceCache>(spec);
@@ -268,6 +275,15 @@ class ReferenceBackend : public Backend {
         [&](const Segment& segment, int64_t position) -> CacheEntry& {
           return entries[place(segment, position)];
         });
+  }
+
+  Tensor recurrence(
+      const Step& step,
+      const Recurrence& op,
+      KvCache& cache,
+      int layer) override {
+    return reference::recurrence(
+        step, op, static_cast<ReferenceCache&>(cache).states[size_t(layer)]);
   }
 
   Tensor add(
@@ -408,7 +424,8 @@ class ReferenceBackend : public Backend {
         row[i] = g / (1 + std::exp(-double(weights.clamp.alpha) * g)) * (u + 1);
         continue;
       }
-      double gate = activate(weights.activation, row[i]);
+      double gate =
+          activate(weights.activation, double(weights.gate_scale) * row[i]);
       row[i] = weights.gated ? gate * row[i + width] : gate;
     }
     row.resize(width);

@@ -166,6 +166,10 @@ float activate_one(Activation activation, float x) {
       return x > 0 ? x * x : 0;
     case Activation::xielu:
       break;  // NormKernels::xielu
+    case Activation::tanh:
+      return std::tanh(x);
+    case Activation::sigmoid:
+      return 1 / (1 + std::exp(-x));
   }
   return x;
 }
