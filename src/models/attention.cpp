@@ -91,9 +91,11 @@ class Attention : public Sublayer {
     }
     qkv_ = builder.linear(
         roles,
-        spec.bias != AttentionBias::none,
+        spec.bias == AttentionBias::qkv || spec.bias == AttentionBias::all,
         spec.extras.gate == OutputGate::unbiased ? 1 : 0);
-    output_ = builder.linear({role("o")}, spec.bias == AttentionBias::all);
+    output_ = builder.linear(
+        {role("o")},
+        spec.bias == AttentionBias::output || spec.bias == AttentionBias::all);
   }
 
   void make_norms(const PartBuilder& builder, const BlockSpec& block) {

@@ -49,10 +49,12 @@ class Mlp : public Sublayer {
         .down = down_.get(),
         .activation = spec.activation,
         .gated = gated,
-        .clamp = spec.clamp};
+        .clamp = spec.clamp,
+        .gate_scale = spec.gate_scale};
     if (spec.activation == Activation::xielu) {
       weights_.xielu = stored_xielu(builder, role("xielu."));
     }
+    output_scale_ = spec.output_scale;
     if (block.norms == NormPlacement::pre_inner) {
       inner_norm_ = builder.norm(role("inner_norm"), block.norm);
       weights_.inner_norm = inner_norm_.get();
@@ -61,13 +63,16 @@ class Mlp : public Sublayer {
 
   Tensor forward(const Flow& flow, const Tensor& x, const LinearOptions& around)
       const override {
-    return ops::mlp(flow.backend, flow.step, x, weights_, around);
+    LinearOptions options = around;
+    options.output_scale *= output_scale_;
+    return ops::mlp(flow.backend, flow.step, x, weights_, options);
   }
 
  private:
   std::unique_ptr<Linear> up_, down_;
   std::unique_ptr<Norm> inner_norm_;
   MlpWeights weights_;
+  float output_scale_ = 1;
 };
 
 }  // namespace

@@ -104,6 +104,10 @@ void NameMap::add_shapes() {
     shapes_["positions"] = {rows, spec_.hidden_size, "positions", 0};
   }
   shapes_["head"] = {spec_.vocab_size, spec_.hidden_size, "head", 0};
+  if (spec_.extras.embedding_norm &&
+      spec_.extras.embedding_norm->tensors != NormTensors::none) {
+    shapes_["embedding_norm"] = {spec_.hidden_size, 0, "embedding_norm", 0};
+  }
   if (spec_.final_norm.tensors != NormTensors::none) {
     shapes_["final_norm"] = {spec_.hidden_size, 0, "final_norm", 0};
   }

@@ -77,7 +77,7 @@ struct AttentionExtras {
   SharedKeyValues shared;
 };
 
-enum class AttentionBias : uint8_t { none, qkv, all };  // all: output too
+enum class AttentionBias : uint8_t { none, qkv, output, all };
 
 struct AttentionSpec {
   HeadCounts heads;
@@ -99,6 +99,8 @@ struct MlpSpec {
   MlpKind kind = MlpKind::gated;
   MlpBias bias = MlpBias::none;
   SwigluClamp clamp;
+  float gate_scale = 1;    // act(gate_scale * gate) * up
+  float output_scale = 1;  // on down's result
 };
 
 enum class SharedGate : uint8_t { none, sigmoid };
@@ -228,7 +230,7 @@ struct LearnedPositions {
 // What few families add to a decoder.
 struct DecoderExtras {
   float logit_scale = 1;                   // before the soft cap
-  std::optional<NormSpec> embedding_norm;  // without tensors of its own
+  std::optional<NormSpec> embedding_norm;  // on the first block's input
   float residual_scale = 1;  // on each half before it joins the residual
   LearnedPositions positions;
   HeadBias head_bias = HeadBias::none;

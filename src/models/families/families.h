@@ -79,6 +79,16 @@ extern const Family deepseek_v2;
 extern const Family deepseek_v3;
 extern const Family glm4_moe_lite;
 extern const Family minicpm3;
+extern const Family mamba;
+extern const Family falcon_mamba;
+extern const Family mamba2;
+extern const Family jamba;
+extern const Family recurrent_gemma;
+extern const Family rwkv7;
+extern const Family lfm2;
+extern const Family olmo_hybrid;
+extern const Family qwen3_next;
+extern const Family qwen3_5;
 
 // Architectures that are known and named, but not built yet.
 const std::vector<Family>& unbuilt_families();

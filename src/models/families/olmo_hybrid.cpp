@@ -1,0 +1,82 @@
+// OLMo Hybrid: gated delta layers with norms before their halves, and attention
+// layers with norms after them.
+#include "models/config_reading_recurrent.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec olmo_hybrid_decoder(const Config& config) {
+  BlockSpec block{
+      .norms = NormPlacement::post,
+      .norm = rms_norm(config),
+      .attention = grouped_query_attention(config),
+      .mlp = gated_mlp(config)};
+  block.attention.qk_norm = QkNorm::projection;
+  // Positions only where the config states a base.
+  auto rope = config.find_sub("rope_parameters");
+  if (!config.has("rope_theta") && !(rope && rope->has("rope_theta"))) {
+    block.attention.rope = nullptr;
+  }
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+
+  auto mixer = gated_delta_mixer(config);
+  mixer->projections = DeltaProjections::separate;
+  mixer->split_convolution = true;
+  mixer->beta_scale = config.get_or("linear_allow_neg_eigval", true) ? 2 : 1;
+  mixer->norm_eps = 1e-5f;  // fixed in the published class
+  std::vector<std::string> fallback;
+  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
+    fallback.push_back(layer % 4 == 3 ? "full_attention" : "linear_attention");
+  }
+  auto kinds = layer_kinds(
+      config,
+      decoder.blocks.size(),
+      {"full_attention", "linear_attention"},
+      fallback);
+  for (size_t layer = 0; layer < kinds.size(); ++layer) {
+    if (kinds[layer] == "linear_attention") {
+      decoder.blocks[layer].mixer = mixer;
+      decoder.blocks[layer].norms = NormPlacement::pre;
+    }
+  }
+  return decoder;
+}
+
+std::vector<NameRule> olmo_hybrid_names() {
+  // A norm's name says where it stands, which its role follows from: before the
+  // MLP in one kind of layer, after the attention in the other.
+  std::vector<std::string> middle{
+      "layers.{l}.mlp_norm", "layers.{l}.attention_post_norm"};
+  std::vector<NameRule> names = {
+      {"layers.{l}.attention_layer_norm", {"layers.{l}.attention_norm"}},
+      {"layers.{l}.input_layernorm", {"layers.{l}.attention_norm"}},
+      {"layers.{l}.feedforward_layer_norm", middle},
+      {"layers.{l}.post_attention_layernorm", middle},
+      {"layers.{l}.post_feedforward_layernorm", {"layers.{l}.mlp_post_norm"}},
+      {"layers.{l}.linear_attn.g_proj", {"layers.{l}.delta.z"}},
+      {"layers.{l}.linear_attn.o_norm", {"layers.{l}.delta.norm"}},
+      {"layers.{l}.linear_attn.o_proj", {"layers.{l}.delta.out"}}};
+  for (const std::string name : {"q", "k", "v", "a", "b"}) {
+    names.push_back(
+        {cat("layers.{l}.linear_attn.", name, "_proj"),
+         {"layers.{l}.delta." + name}});
+  }
+  return names;
+}
+
+}  // namespace
+
+const Family olmo_hybrid = {
+    .name = "OLMo Hybrid",
+    .type = "OlmoHybrid",
+    .model_types = {"olmo_hybrid"},
+    .architectures = {"OlmoHybridForCausalLM"},
+    .decoder = olmo_hybrid_decoder,
+    .names = hf_decoder_names(join(
+        {olmo_hybrid_names(), gated_delta_names("layers.{l}.linear_attn")})),
+    .features = {"attention_bias", "layer_types"},
+};
+
+}  // namespace mlxcel
