@@ -133,6 +133,8 @@ const std::vector<const Family*>& families() {
       &olmo_hybrid,
       &qwen3_next,
       &qwen3_5,
+      &falcon_h1,
+      &baichuan_m1,
   });
   return list;
 }
