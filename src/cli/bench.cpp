@@ -341,7 +341,7 @@ int run_bench(const BenchOptions& given) {
     throw UsageError(
         "--save without --shape",
         "there is no random checkpoint to keep",
-        "give --shape 1b or 8b too");
+        "give --shape 1b, 8b or mamba2 too");
   }
   LoadOptions load = load_options(options.model);
   if (options.adapter_rows && live_adapters(load).empty()) {
@@ -385,7 +385,7 @@ Action declare_bench(CLI::App& app) {
   app.add_option(
          "--shape",
          options->shape,
-         "Measure a random checkpoint of this shape: 1b, 8b")
+         "Measure a random checkpoint of this shape: 1b, 8b, mamba2")
       ->type_name("NAME");
   number("--bits", options->bits, 1, "Its bits a weight: 4, 8 or 16");
   app.add_option("--save", options->save, "Keep the random checkpoint here")

@@ -17,17 +17,34 @@ namespace {
 
 namespace fs = std::filesystem;
 
+enum class ShapeFamily : uint8_t { llama, mamba2 };
+
 struct KnownShape {
   const char* name;
   int64_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab;
   bool tied;
+  ShapeFamily family = ShapeFamily::llama;
+  const char* body = "model.";
 };
 
-// Sizes from the published configs of Llama 3.2 1B and Llama 3.1 8B.
+// Sizes from the published configs of Llama 3.2 1B, Llama 3.1 8B and Mamba 2
+// 1.3B (its kv_heads are groups).
 constexpr KnownShape kShapes[] = {
     {"1b", 2048, 8192, 16, 32, 8, 64, 128256, true},
     {"8b", 4096, 14336, 32, 32, 8, 128, 128256, false},
+    {"mamba2",
+     2048,
+     4096,
+     48,
+     64,
+     1,
+     64,
+     50288,
+     true,
+     ShapeFamily::mamba2,
+     "backbone."},
 };
+constexpr int64_t kStateSize = 128, kTaps = 4;  // of Mamba 2
 constexpr int64_t kGroupSize = 64;
 
 const KnownShape& find_shape(const std::string& name) {
@@ -36,16 +53,16 @@ const KnownShape& find_shape(const std::string& name) {
       return shape;
     }
   }
-  if (name == "moe" || name == "mamba2") {
+  if (name == "moe") {
     throw UsageError(
         cat("--shape ", name, " is not built yet"),
-        "this version makes decoders with attention and a plain MLP",
-        "give 1b or 8b");
+        "this version makes no mixtures of experts",
+        "give 1b, 8b or mamba2");
   }
   throw UsageError(
       cat("unknown shape ", name),
-      "the shapes are 1b and 8b",
-      "give --shape 1b or --shape 8b");
+      "the shapes are 1b, 8b and mamba2",
+      "give --shape 1b, 8b or mamba2");
 }
 
 // SplitMix64: fast, and good enough for weights that nobody reads.
@@ -116,8 +133,94 @@ void add_norm(WeightMap& map, const std::string& stem, int64_t size) {
   map.set(stem + ".weight", weight);
 }
 
-nlohmann::ordered_json config_of(const KnownShape& shape, int bits) {
-  nlohmann::ordered_json config = {
+// Numbers around `center`.
+void add_numbers(
+    WeightMap& map,
+    const std::string& key,
+    const Shape& shape,
+    float center,
+    float spread,
+    Random& random) {
+  std::byte* data = nullptr;
+  WeightTensor tensor = make_weight(DType::bf16, shape, &data);
+  auto* values = reinterpret_cast<uint16_t*>(data);
+  for (int64_t i = 0; i < element_count(shape); ++i) {
+    values[i] = f32_to_bf16(center + spread * random.signed_unit());
+  }
+  map.set(key, tensor);
+}
+
+void add_llama_layer(
+    WeightMap& map,
+    const std::string& stem,
+    const KnownShape& shape,
+    int bits,
+    Random& random) {
+  int64_t q = shape.heads * shape.head_dim,
+          kv = shape.kv_heads * shape.head_dim;
+  auto matrix = [&](const char* name, int64_t out, int64_t in) {
+    add_matrix(map, stem + name, out, in, bits, random);
+  };
+  matrix("self_attn.q_proj", q, shape.hidden);
+  matrix("self_attn.k_proj", kv, shape.hidden);
+  matrix("self_attn.v_proj", kv, shape.hidden);
+  matrix("self_attn.o_proj", shape.hidden, q);
+  matrix("mlp.gate_proj", shape.intermediate, shape.hidden);
+  matrix("mlp.up_proj", shape.intermediate, shape.hidden);
+  matrix("mlp.down_proj", shape.hidden, shape.intermediate);
+  add_norm(map, stem + "input_layernorm", shape.hidden);
+  add_norm(map, stem + "post_attention_layernorm", shape.hidden);
+}
+
+void add_mamba2_layer(
+    WeightMap& map,
+    const std::string& stem,
+    const KnownShape& shape,
+    int bits,
+    Random& random) {
+  int64_t inner = shape.intermediate;
+  int64_t channels = inner + 2 * shape.kv_heads * kStateSize;
+  auto matrix = [&](const char* name, int64_t out, int64_t in) {
+    add_matrix(map, stem + name, out, in, bits, random);
+  };
+  auto numbers = [&](const char* name, const Shape& size, float center) {
+    add_numbers(map, stem + name, size, center, 0.5f, random);
+  };
+  matrix("mixer.in_proj", inner + channels + shape.heads, shape.hidden);
+  matrix("mixer.out_proj", shape.hidden, inner);
+  numbers("mixer.conv1d.weight", {channels, kTaps, 1}, 0);
+  numbers("mixer.conv1d.bias", {channels}, 0);
+  numbers("mixer.A_log", {shape.heads}, 1);
+  numbers("mixer.D", {shape.heads}, 1);
+  numbers("mixer.dt_bias", {shape.heads}, -4);  // softplus: the usual steps
+  add_norm(map, stem + "mixer.norm", inner);
+  add_norm(map, stem + "norm", shape.hidden);
+}
+
+nlohmann::ordered_json mamba2_config(const KnownShape& shape) {
+  return {
+      {"model_type", "mamba2"},
+      {"architectures", {"Mamba2ForCausalLM"}},
+      {"hidden_size", shape.hidden},
+      {"num_hidden_layers", shape.layers},
+      {"num_heads", shape.heads},
+      {"head_dim", shape.head_dim},
+      {"n_groups", shape.kv_heads},
+      {"state_size", kStateSize},
+      {"conv_kernel", kTaps},
+      {"expand", shape.intermediate / shape.hidden},
+      {"use_conv_bias", true},
+      {"use_bias", false},
+      {"hidden_act", "silu"},
+      {"layer_norm_epsilon", 1e-5},
+      {"vocab_size", shape.vocab},
+      {"tie_word_embeddings", shape.tied},
+      {"torch_dtype", "bfloat16"},
+  };
+}
+
+nlohmann::ordered_json llama_config(const KnownShape& shape) {
+  return {
       {"model_type", "llama"},
       {"architectures", {"LlamaForCausalLM"}},
       {"hidden_size", shape.hidden},
@@ -134,6 +237,12 @@ nlohmann::ordered_json config_of(const KnownShape& shape, int bits) {
       {"tie_word_embeddings", shape.tied},
       {"torch_dtype", "bfloat16"},
   };
+}
+
+nlohmann::ordered_json config_of(const KnownShape& shape, int bits) {
+  nlohmann::ordered_json config = shape.family == ShapeFamily::mamba2
+                                      ? mamba2_config(shape)
+                                      : llama_config(shape);
   if (bits != 16) {
     config["quantization"] = {{"group_size", kGroupSize}, {"bits", bits}};
   }
@@ -186,30 +295,25 @@ void write_random_checkpoint(
   };
 
   WeightMap map;
+  bool mamba2 = shape.family == ShapeFamily::mamba2;
+  std::string body = shape.body;
   add_matrix(
-      map, "model.embed_tokens", shape.vocab, shape.hidden, bits, random);
+      map,
+      body + (mamba2 ? "embeddings" : "embed_tokens"),
+      shape.vocab,
+      shape.hidden,
+      bits,
+      random);
   if (!shape.tied) {
     add_matrix(map, "lm_head", shape.vocab, shape.hidden, bits, random);
   }
-  add_norm(map, "model.norm", shape.hidden);
+  add_norm(map, body + (mamba2 ? "norm_f" : "norm"), shape.hidden);
   write_shard(1, map);
   map = {};
-  int64_t q = shape.heads * shape.head_dim,
-          kv = shape.kv_heads * shape.head_dim;
   for (int64_t layer = 0; layer < shape.layers; ++layer) {
-    std::string stem = cat("model.layers.", layer, ".");
-    auto matrix = [&](const char* name, int64_t out, int64_t in) {
-      add_matrix(map, stem + name, out, in, bits, random);
-    };
-    matrix("self_attn.q_proj", q, shape.hidden);
-    matrix("self_attn.k_proj", kv, shape.hidden);
-    matrix("self_attn.v_proj", kv, shape.hidden);
-    matrix("self_attn.o_proj", shape.hidden, q);
-    matrix("mlp.gate_proj", shape.intermediate, shape.hidden);
-    matrix("mlp.up_proj", shape.intermediate, shape.hidden);
-    matrix("mlp.down_proj", shape.hidden, shape.intermediate);
-    add_norm(map, stem + "input_layernorm", shape.hidden);
-    add_norm(map, stem + "post_attention_layernorm", shape.hidden);
+    std::string stem = cat(body, "layers.", layer, ".");
+    auto add_layer = mamba2 ? add_mamba2_layer : add_llama_layer;
+    add_layer(map, stem, shape, bits, random);
     if ((layer + 1) % 4 == 0) {
       write_shard(layer / 4 + 2, map);
       map = {};
