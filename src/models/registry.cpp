@@ -135,6 +135,7 @@ const std::vector<const Family*>& families() {
       &qwen3_5,
       &falcon_h1,
       &baichuan_m1,
+      &minimax,
   });
   return list;
 }

@@ -90,6 +90,7 @@ extern const Family olmo_hybrid;
 extern const Family qwen3_next;
 extern const Family qwen3_5;
 extern const Family falcon_h1;
+extern const Family minimax;
 extern const Family baichuan_m1;
 
 // Architectures that are known and named, but not built yet.
