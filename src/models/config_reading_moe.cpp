@@ -50,6 +50,14 @@ MoeSpec deepseek3_moe(const Config& config) {
   return moe;
 }
 
+MoeSpec local_experts_moe(const Config& config, const MlpSpec& expert) {
+  return {
+      .experts = config.get<int>("num_local_experts"),
+      .experts_per_token = config.get<int>("num_experts_per_tok"),
+      .expert = expert,
+      .routing = {.shares = Shares::renormalized}};
+}
+
 void mix_after_dense(
     const Config& config, DecoderSpec& decoder, const MoeSpec& moe) {
   int first = config.get_or("first_k_dense_replace", 0);
@@ -108,6 +116,37 @@ MoeSpec local_experts_moe(const Config& config, const MlpSpec& mlp) {
           {.intermediate_size = mlp.intermediate_size,
            .activation = mlp.activation},
       .routing = {.shares = Shares::renormalized}};
+std::vector<NameRule> granite_moe_names() {
+  const std::string block = "layers.{l}.block_sparse_moe";
+  std::vector<NameRule> names = moe_names(block);
+  names.insert(
+      names.end(),
+      {{block + ".router.layer", {"layers.{l}.moe.router"}},
+       stack_split_rows(
+           block + ".input_linear",
+           {"layers.{l}.moe.experts.{e}.gate",
+            "layers.{l}.moe.experts.{e}.up"}),
+       stack_experts(
+           block + ".output_linear", "layers.{l}.moe.experts.{e}.down")});
+  return names;
+}
+
+void add_shared_expert(const Config& config, MoeSpec& moe) {
+  moe.shared = moe.expert;
+  moe.shared.intermediate_size =
+      config.get<int>("shared_expert_intermediate_size");
+  moe.shared_gate = SharedGate::sigmoid;
+}
+
+std::vector<NameRule> shared_expert_names(const std::string& block) {
+  auto rule = [&](const char* stem, const char* role) {
+    return NameRule{block + stem, {cat("layers.{l}.moe.", role)}};
+  };
+  return {
+      rule(".shared_expert.gate_proj", "shared.gate"),
+      rule(".shared_expert.up_proj", "shared.up"),
+      rule(".shared_expert.down_proj", "shared.down"),
+      rule(".shared_expert_gate", "shared_gate")};
 }
 
 std::vector<NameRule> deepseek_moe_names(

@@ -16,6 +16,10 @@ MoeSpec deepseek_moe(const Config& config);
 // best: the routing of DeepSeek 3.
 MoeSpec deepseek3_moe(const Config& config);
 
+// The spelling of Mixtral: num_local_experts of the MLP's form, of which
+// num_experts_per_tok share by a softmax over them.
+MoeSpec local_experts_moe(const Config& config, const MlpSpec& expert);
+
 // The mixture in place of the MLP from layer first_k_dense_replace on, every
 // moe_layer_freq layers.
 void mix_after_dense(
@@ -33,6 +37,16 @@ DecoderSpec deepseek3_decoder(const Config& config, BlockSpec block);
 // The spelling of Mixtral: num_local_experts, num_experts_per_tok, experts of
 // the MLP's size and activation, renormalized shares.
 MoeSpec local_experts_moe(const Config& config, const MlpSpec& mlp);
+// Granite's: moe_names under block_sparse_moe, and as published.
+std::vector<NameRule> granite_moe_names();
+
+// An expert for every row of shared_expert_intermediate_size, under a sigmoid
+// gate.
+void add_shared_expert(const Config& config, MoeSpec& moe);
+
+// The expert for every row under `<block>.shared_expert` and its gate
+// `<block>.shared_expert_gate`, as the Qwen mixtures write them.
+std::vector<NameRule> shared_expert_names(const std::string& block);
 
 // moe_names, the shared experts under `shared` and the selection bias.
 std::vector<NameRule> deepseek_moe_names(

@@ -61,6 +61,7 @@ const std::vector<Feature>& known_features() {
       {"use_bidirectional_attention", {false}},
       {"is_encoder_decoder", {false}},
       {"add_cross_attention", {false}},
+      {"moe_latent_size", {}},
       {"norm_type", {}},
       {"mlp_type", {}},
   };

@@ -136,6 +136,9 @@ const std::vector<const Family*>& families() {
       &falcon_h1,
       &baichuan_m1,
       &minimax,
+      &lfm2_moe,
+      &granitemoehybrid,
+      &nemotron_h,
   });
   return list;
 }

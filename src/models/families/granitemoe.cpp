@@ -16,21 +16,6 @@ DecoderSpec granitemoe_decoder(const Config& config) {
   return decoder;
 }
 
-std::vector<NameRule> granitemoe_names() {
-  const std::string block = "layers.{l}.block_sparse_moe";
-  std::vector<NameRule> names = moe_names(block);
-  names.insert(
-      names.end(),
-      {{block + ".router.layer", {"layers.{l}.moe.router"}},
-       stack_split_rows(
-           block + ".input_linear",
-           {"layers.{l}.moe.experts.{e}.gate",
-            "layers.{l}.moe.experts.{e}.up"}),
-       stack_experts(
-           block + ".output_linear", "layers.{l}.moe.experts.{e}.down")});
-  return names;
-}
-
 }  // namespace
 
 const Family granitemoe = {
@@ -39,7 +24,7 @@ const Family granitemoe = {
     .model_types = {"granitemoe"},
     .architectures = {"GraniteMoeForCausalLM"},
     .decoder = granitemoe_decoder,
-    .names = hf_decoder_names(granitemoe_names()),
+    .names = hf_decoder_names(granite_moe_names()),
     .features =
         {"attention_bias",
          "attention_multiplier",

@@ -33,8 +33,7 @@ DecoderSpec jamba_decoder(const Config& config) {
   MoeSpec moe{
       .experts = config.get_or("num_experts", 16),
       .experts_per_token = config.get_or("num_experts_per_tok", 2),
-      .intermediate_size = block.mlp.intermediate_size,
-      .activation = block.mlp.activation};
+      .expert = block.mlp};
   auto at_step = [&](const char* kind, int period, int offset, size_t layer) {
     int step = config.get_or(cat(kind, "_layer_period"), period);
     int first = config.get_or(cat(kind, "_layer_offset"), offset);

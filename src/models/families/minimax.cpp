@@ -33,8 +33,8 @@ DecoderSpec minimax_decoder(const Config& config) {
   block.moe = MoeSpec{
       .experts = config.get<int>("num_local_experts"),
       .experts_per_token = config.get_or("num_experts_per_tok", 2),
-      .intermediate_size = config.get<int>("intermediate_size"),
-      .routing = Routing::softmax_renormalized};
+      .expert = {.intermediate_size = config.get<int>("intermediate_size")},
+      .routing = {.shares = Shares::renormalized}};
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
 
   size_t layers = decoder.blocks.size();

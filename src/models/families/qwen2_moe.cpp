@@ -1,6 +1,6 @@
 // Qwen 2 MoE: Qwen 2 with a mixture of experts in most layers, beside an expert
 // that serves every row.
-#include "models/config_reading.h"
+#include "models/config_reading_moe.h"
 #include "models/families/families.h"
 
 namespace mlxcel {
@@ -13,10 +13,7 @@ DecoderSpec qwen2_moe_decoder(const Config& config) {
                                                          : AttentionBias::none;
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   MoeSpec moe = softmax_moe(config, "moe_intermediate_size");
-  moe.shared = moe.expert;
-  moe.shared.intermediate_size =
-      config.get<int>("shared_expert_intermediate_size");
-  moe.shared_gate = SharedGate::sigmoid;
+  add_shared_expert(config, moe);
   mix_layers(config, decoder, moe);
   // Every second layer below max_window_layers, from the first on: the rule of
   // transformers' config class, which differs from Qwen 2's.
@@ -30,14 +27,8 @@ DecoderSpec qwen2_moe_decoder(const Config& config) {
 
 std::vector<NameRule> qwen2_moe_names() {
   std::vector<NameRule> names = moe_names("layers.{l}.mlp");
-  names.insert(
-      names.end(),
-      {{"layers.{l}.mlp.shared_expert.gate_proj",
-        {"layers.{l}.moe.shared.gate"}},
-       {"layers.{l}.mlp.shared_expert.up_proj", {"layers.{l}.moe.shared.up"}},
-       {"layers.{l}.mlp.shared_expert.down_proj",
-        {"layers.{l}.moe.shared.down"}},
-       {"layers.{l}.mlp.shared_expert_gate", {"layers.{l}.moe.shared_gate"}}});
+  std::vector<NameRule> shared = shared_expert_names("layers.{l}.mlp");
+  names.insert(names.end(), shared.begin(), shared.end());
   return names;
 }
 

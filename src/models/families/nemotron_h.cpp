@@ -1,0 +1,150 @@
+// Nemotron H: each layer is one part behind a norm: a Mamba 2 mixer, attention
+// without rotation, an MLP of squared relu, or a mixture of such.
+#include "core/error.h"
+#include "models/config_reading_moe.h"
+#include "models/config_reading_recurrent.h"
+#include "models/families/families.h"
+
+namespace mlxcel {
+
+namespace {
+
+// The type of each layer, from a list or from one letter a layer.
+std::vector<std::string> nemotron_h_kinds(const Config& config) {
+  const char* list =
+      config.has("layers_block_type") ? "layers_block_type" : "layer_types";
+  const nlohmann::json& json = config.json();
+  std::vector<std::string> kinds;
+  if (config.has(list)) {
+    kinds = config.get<std::vector<std::string>>(list);
+  } else if (
+      json.contains("hybrid_override_pattern") &&
+      json.at("hybrid_override_pattern").is_array()) {
+    kinds = config.get<std::vector<std::string>>("hybrid_override_pattern");
+  } else {
+    for (char letter : config.get<std::string>("hybrid_override_pattern")) {
+      kinds.emplace_back(1, letter);
+    }
+  }
+  return kinds;
+}
+
+BlockSpec nemotron_h_block(
+    const Config& config, const BlockSpec& parts, const std::string& kind) {
+  BlockSpec block = parts;
+  if (kind == "M" || kind == "mamba" || kind == "linear_attention") {
+    block.halves = Halves::mixer_only;
+    return block;
+  }
+  block.mixer = nullptr;
+  if (kind == "*" || kind == "attention" || kind == "full_attention") {
+    block.halves = Halves::mixer_only;
+    return block;
+  }
+  block.halves = Halves::feed_forward_only;
+  if (kind == "-" || kind == "mlp") {
+    block.moe.reset();
+  } else if (kind != "E" && kind != "moe") {
+    throw ConfigError(
+        cat(config.file(), ": a layer is of type \"", kind, "\""),
+        "this family has no such layers",
+        "known: M (mamba), * (attention), - (mlp), E (moe)");
+  }
+  return block;
+}
+
+DecoderSpec nemotron_h_decoder(const Config& given) {
+  require_silu(given, "mamba_hidden_act");
+  nlohmann::json json = given.json();
+  auto kinds = nemotron_h_kinds(given);
+  json["num_hidden_layers"] = kinds.size();
+  Config config(std::move(json), given.file());
+  config.set_layout(given.layout());
+
+  bool bias = config.get_or("mlp_bias", false);
+  BlockSpec parts{
+      .norm = {.eps = config.get_or("layer_norm_epsilon", 1e-5f)},
+      .attention = grouped_query_attention(config),
+      .mlp = plain_mlp(
+          config,
+          "mlp_hidden_act",
+          "relu2",
+          bias ? MlpBias::all : MlpBias::none)};
+  parts.attention.rope = nullptr;
+  auto mixer = state_space_mixer(
+      config,
+      {.heads = "mamba_num_heads",
+       .head_dim = "mamba_head_dim",
+       .groups = "n_groups",
+       .state_size = "ssm_state_size",
+       .taps = "conv_kernel",
+       .convolution_bias = "use_conv_bias"},
+      parts.norm.eps);
+  bool mixer_bias = config.get_or("use_bias", false);
+  mixer->bias = {mixer_bias, mixer_bias};
+  parts.mixer = mixer;
+  if (config.get_or("n_routed_experts", 0) > 0) {
+    MoeSpec moe = deepseek3_moe(config);
+    moe.expert = parts.mlp;
+    moe.expert.bias = MlpBias::none;
+    moe.expert.intermediate_size = config.get<int>("moe_intermediate_size");
+    moe.shared = parts.mlp;
+    moe.shared.intermediate_size =
+        config.get<int>("moe_shared_expert_intermediate_size");
+    parts.moe = moe;
+  }
+  DecoderSpec decoder = uniform_decoder(config, parts, HeadKind::own);
+  for (size_t layer = 0; layer < kinds.size(); ++layer) {
+    decoder.blocks[layer] = nemotron_h_block(config, parts, kinds[layer]);
+  }
+  return decoder;
+}
+
+FamilyNames nemotron_h_names() {
+  const std::string block = "layers.{l}.mixer";
+  auto attention = [&](const char* part) {
+    return NameRule{
+        cat(block, ".", part, "_proj"), {cat("layers.{l}.attention.", part)}};
+  };
+  FamilyNames names;
+  names.rules = join(
+      {{{"embeddings", {"embedding"}},
+        {"layers.{l}.norm", {"layers.{l}.attention_norm"}},
+        {"layers.{l}.norm", {"layers.{l}.mlp_norm"}},
+        attention("q"),
+        attention("k"),
+        attention("v"),
+        attention("o"),
+        {block + ".up_proj", {"layers.{l}.mlp.up"}},
+        {block + ".down_proj", {"layers.{l}.mlp.down"}},
+        {"norm_f", {"final_norm"}},
+        {"lm_head", {"head"}}},
+       state_space_names(block),
+       deepseek_moe_names(block),
+       {stack_experts(
+            block + ".switch_mlp.fc1", "layers.{l}.moe.experts.{e}.up"),
+        stack_experts(
+            block + ".switch_mlp.fc2", "layers.{l}.moe.experts.{e}.down")}});
+  names.spellings = {{"backbone.", ""}, {"model.", ""}, {"", ""}};
+  return names;
+}
+
+}  // namespace
+
+const Family nemotron_h = {
+    .name = "Nemotron H",
+    .type = "NemotronH",
+    .model_types = {"nemotron_h"},
+    .architectures = {"NemotronHForCausalLM"},
+    .decoder = nemotron_h_decoder,
+    .names = nemotron_h_names(),
+    .features =
+        {"attention_bias",
+         "mlp_bias",
+         "use_bias",
+         "n_routed_experts",
+         "layer_types"},
+    .dropped = {"mtp.*"},
+};
+
+}  // namespace mlxcel

@@ -1,0 +1,28 @@
+// Qwen 3.5: gated delta layers with gated attention in every fourth.
+#include "models/config_reading.h"
+#include "models/families/families.h"
+#include "models/families/qwen3_hybrid.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec qwen3_5_decoder(const Config& config) {
+  return qwen3_hybrid_decoder(
+      config, gated_mlp(config), DeltaProjections::separate);
+}
+
+}  // namespace
+
+const Family qwen3_5 = {
+    .name = "Qwen 3.5",
+    .type = "Qwen35",
+    .model_types = {"qwen3_5", "qwen3_5_text"},
+    .architectures = {"Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"},
+    .decoder = qwen3_5_decoder,
+    .names = qwen3_5_names(),
+    .features = {"attention_bias", "layer_types"},
+    .dropped = {"mtp.*", "*.mtp.*"},
+};
+
+}  // namespace mlxcel
