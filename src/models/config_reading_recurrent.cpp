@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 namespace mlxcel {
 
@@ -44,6 +45,51 @@ std::vector<std::string> layer_kinds(
     }
   }
   return kinds;
+}
+
+std::string layer_letters(const Config& config) {
+  static const std::map<std::string, char> names = {
+      {"M", 'M'},
+      {"mamba", 'M'},
+      {"linear_attention", 'M'},
+      {"*", '*'},
+      {"attention", '*'},
+      {"full_attention", '*'},
+      {"-", '-'},
+      {"mlp", '-'},
+      {"E", 'E'},
+      {"moe", 'E'}};
+  const char* key = "hybrid_override_pattern";
+  for (const char* other : {"layer_types", "layers_block_type"}) {
+    key = config.has(other) ? other : key;
+  }
+  std::vector<std::string> kinds;
+  if (config.has(key) && config.json().at(key).is_string()) {
+    for (char letter : config.get<std::string>(key)) {
+      kinds.emplace_back(1, letter);
+    }
+  } else {
+    kinds = config.get<std::vector<std::string>>(key);
+  }
+  std::string letters;
+  for (const std::string& kind : kinds) {
+    auto found = names.find(kind);
+    if (found == names.end()) {
+      throw ConfigError(
+          cat(config.file(), ": ", key, " names \"", kind, "\""),
+          "this family has no such layers",
+          "known: M mamba, * attention, - mlp, E moe");
+    }
+    letters += found->second;
+  }
+  int layers = config.get_or("num_hidden_layers", int(letters.size()));
+  if (size_t(layers) != letters.size()) {
+    throw ConfigError(
+        cat(config.file(), ": ", key, " has ", letters.size(), " layers"),
+        cat("num_hidden_layers is ", layers),
+        "name the type of each layer");
+  }
+  return letters;
 }
 
 void require_silu(const Config& config, std::string_view key) {

@@ -21,6 +21,12 @@ std::vector<std::string> layer_kinds(
     const std::vector<std::string>& known,
     std::vector<std::string> fallback = {});
 
+// One letter a layer, from hybrid_override_pattern (a string or a list) or from
+// the names in layers_block_type or layer_types: M a Mamba mixer, * attention,
+// - an MLP, E a mixture of experts. Throws ConfigError for other letters or
+// names, and where num_hidden_layers is there and differs.
+std::string layer_letters(const Config& config);
+
 // The recurrences apply silu; throws ConfigError where `key` names another
 // activation.
 void require_silu(const Config& config, std::string_view key);

@@ -162,7 +162,7 @@ TEST_F(DetectTest, SaysWhatGeneratesNoText) {
 TEST_F(DetectTest, FindsTheFamilyOfEveryTextFixture) {
   int known = 0;
   for (const std::string& name : testing::fixture_cases("text", "meta.json")) {
-    auto folder = testing::fixture_root() / "text" / name / "model";
+    auto folder = testing::fixture_folder("text", name) / "model";
     Config config = read_config(folder);
     std::string model_type = config.get<std::string>("model_type");
     try {

@@ -1,5 +1,6 @@
 // Families against the reference logits on plain loops in double precision: a
 // failure here is a wrong spec or name, not a wrong kernel.
+#include "core/error.h"
 #include "io/safetensors.h"
 #include "models/builder.h"
 #include "models/registry.h"
@@ -8,10 +9,11 @@
 #include "support/models/sequences.h"
 #include "support/models/text_case.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
+#include <cstring>
 #include <fstream>
 
 namespace mlxcel {
@@ -76,13 +78,33 @@ TEST_P(DecoderCase, MatchesTheReferenceLogits) {
   }
 }
 
+TEST(DecodingDecayRates, RefusesTablesThatAreNotTheModels) {
+  Built built(testing::fixture_folder("text", "minimax") / "model");
+  std::string key = "model.layers.0.self_attn.slope_rate";
+  WeightTensor stored = built.weights.at(key);
+  std::byte* data = nullptr;
+  WeightTensor changed = make_weight(stored.dtype, stored.shape, &data);
+  std::memcpy(data, stored.data, stored.bytes);
+  float first = 0;
+  std::memcpy(&first, data, sizeof first);
+  first *= 1.5F;
+  std::memcpy(data, &first, sizeof first);
+  built.weights.set(key, std::move(changed));
+  try {
+    built.build();
+    FAIL() << "built";
+  } catch (const CheckpointError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("decay rates"));
+  }
+}
+
 // The cases that need no step of the loading pipeline; nested configs and
 // matrices stored input first or in stacks run in the tests of loading alone.
 std::vector<std::string> plain_cases() {
   std::vector<std::string> names = testing::runnable_cases("text");
   std::erase_if(names, [](const std::string& name) {
     std::ifstream file(
-        testing::fixture_root() / "text" / name / "model" / "config.json");
+        testing::fixture_folder("text", name) / "model" / "config.json");
     nlohmann::json config = nlohmann::json::parse(file);
     const Family* family =
         find_by_model_type(config.at("model_type").get<std::string>());

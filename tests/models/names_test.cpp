@@ -92,7 +92,7 @@ WeightMap checkpoint(const std::vector<std::string>& stems) {
 // The config of a fixture's model, the fields of a nested text model on top.
 Config fixture_config(const std::string& name) {
   std::ifstream file(
-      testing::fixture_root() / "text" / name / "model" / "config.json");
+      testing::fixture_folder("text", name) / "model" / "config.json");
   nlohmann::json json = nlohmann::json::parse(file);
   if (json.contains("text_config")) {
     nlohmann::json inner = json["text_config"];

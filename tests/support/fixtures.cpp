@@ -1,7 +1,7 @@
 #include "support/fixtures.h"
 
-#include <algorithm>
 #include <cstdlib>
+#include <set>
 #include <stdexcept>
 
 namespace mlxcel::testing {
@@ -16,18 +16,26 @@ fs::path fixture_root() {
 
 std::vector<std::string> fixture_cases(
     const std::string& set, const std::string& marker) {
-  std::vector<std::string> names;
-  fs::path root = fixture_root() / set;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
-    if (fs::exists(entry.path() / marker)) {
-      names.push_back(entry.path().filename().string());
+  std::set<std::string> names;
+  for (const fs::path& root :
+       {fixture_root(), fs::path(MLXCEL_TEST_FIXTURES)}) {
+    for (const fs::directory_entry& entry :
+         fs::directory_iterator(root / set)) {
+      if (fs::exists(entry.path() / marker)) {
+        names.insert(entry.path().filename().string());
+      }
     }
   }
   if (names.empty()) {
-    throw std::runtime_error("no fixture cases in " + root.string());
+    throw std::runtime_error("no fixture cases in " + fixture_root().string());
   }
-  std::sort(names.begin(), names.end());
-  return names;
+  return {names.begin(), names.end()};
+}
+
+fs::path fixture_folder(const std::string& set, const std::string& name) {
+  fs::path folder = fixture_root() / set / name;
+  return fs::exists(folder) ? folder
+                            : fs::path(MLXCEL_TEST_FIXTURES) / set / name;
 }
 
 }  // namespace mlxcel::testing

@@ -11,8 +11,13 @@ namespace mlxcel::testing {
 // The root that holds text/, quant/, lora/, surgery/, tokenizer/, real/.
 std::filesystem::path fixture_root();
 
-// Names of the case folders of a set that hold `marker`, sorted. An empty
-// result is a broken set: throws.
+// A case's folder: below that root, or, for cases that only the repository has,
+// in its part.
+std::filesystem::path fixture_folder(
+    const std::string& set, const std::string& name);
+
+// Names of the case folders of a set that hold `marker`, there and in the
+// repository's part, sorted. An empty result is a broken set: throws.
 std::vector<std::string> fixture_cases(
     const std::string& set, const std::string& marker);
 

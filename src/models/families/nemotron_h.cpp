@@ -1,6 +1,6 @@
 // Nemotron H: each layer is one part behind a norm: a Mamba 2 mixer, attention
 // without rotation, an MLP of squared relu, or a mixture of such.
-#include "core/error.h"
+#include "models/config_reading_layers.h"
 #include "models/config_reading_moe.h"
 #include "models/config_reading_recurrent.h"
 #include "models/families/families.h"
@@ -9,58 +9,22 @@ namespace mlxcel {
 
 namespace {
 
-// The type of each layer, from a list or from one letter a layer.
-std::vector<std::string> nemotron_h_kinds(const Config& config) {
-  const char* list =
-      config.has("layers_block_type") ? "layers_block_type" : "layer_types";
-  const nlohmann::json& json = config.json();
-  std::vector<std::string> kinds;
-  if (config.has(list)) {
-    kinds = config.get<std::vector<std::string>>(list);
-  } else if (
-      json.contains("hybrid_override_pattern") &&
-      json.at("hybrid_override_pattern").is_array()) {
-    kinds = config.get<std::vector<std::string>>("hybrid_override_pattern");
-  } else {
-    for (char letter : config.get<std::string>("hybrid_override_pattern")) {
-      kinds.emplace_back(1, letter);
-    }
+BlockSpec nemotron_h_block(BlockSpec block, char letter) {
+  if (letter != 'M') {
+    block.mixer = nullptr;
   }
-  return kinds;
-}
-
-BlockSpec nemotron_h_block(
-    const Config& config, const BlockSpec& parts, const std::string& kind) {
-  BlockSpec block = parts;
-  if (kind == "M" || kind == "mamba" || kind == "linear_attention") {
-    block.halves = Halves::mixer_only;
-    return block;
-  }
-  block.mixer = nullptr;
-  if (kind == "*" || kind == "attention" || kind == "full_attention") {
-    block.halves = Halves::mixer_only;
-    return block;
-  }
-  block.halves = Halves::feed_forward_only;
-  if (kind == "-" || kind == "mlp") {
+  bool mixes = letter == 'M' || letter == '*';
+  block.halves = mixes ? Halves::mixer_only : Halves::feed_forward_only;
+  if (letter == '-') {
     block.moe.reset();
-  } else if (kind != "E" && kind != "moe") {
-    throw ConfigError(
-        cat(config.file(), ": a layer is of type \"", kind, "\""),
-        "this family has no such layers",
-        "known: M (mamba), * (attention), - (mlp), E (moe)");
   }
   return block;
 }
 
 DecoderSpec nemotron_h_decoder(const Config& given) {
   require_silu(given, "mamba_hidden_act");
-  nlohmann::json json = given.json();
-  auto kinds = nemotron_h_kinds(given);
-  json["num_hidden_layers"] = kinds.size();
-  Config config(std::move(json), given.file());
-  config.set_layout(given.layout());
-
+  std::string letters = layer_letters(given);
+  Config config = with_defaults(given, {{"num_hidden_layers", letters.size()}});
   bool bias = config.get_or("mlp_bias", false);
   BlockSpec parts{
       .norm = {.eps = config.get_or("layer_norm_epsilon", 1e-5f)},
@@ -94,8 +58,8 @@ DecoderSpec nemotron_h_decoder(const Config& given) {
     parts.moe = moe;
   }
   DecoderSpec decoder = uniform_decoder(config, parts, HeadKind::own);
-  for (size_t layer = 0; layer < kinds.size(); ++layer) {
-    decoder.blocks[layer] = nemotron_h_block(config, parts, kinds[layer]);
+  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
+    decoder.blocks[layer] = nemotron_h_block(parts, letters[layer]);
   }
   return decoder;
 }

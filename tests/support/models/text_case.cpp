@@ -71,7 +71,7 @@ Config read_case_config(const fs::path& model) {
 }
 
 TextCase load_text_case(const std::string& set, const std::string& name) {
-  fs::path folder = fixture_root() / set / name;
+  fs::path folder = fixture_folder(set, name);
   TextCase out;
   out.name = name;
   out.model = folder / "model";
@@ -95,8 +95,13 @@ TextCase load_text_case(const std::string& set, const std::string& name) {
 std::vector<std::string> runnable_cases(const std::string& set) {
   std::vector<std::string> out;
   for (const std::string& name : fixture_cases(set, "model")) {
+    // Its decay tables are random and belong to no model: loading refuses it,
+    // as tests/models/decoder_test.cpp shows.
+    if (name == "minimax_text01") {
+      continue;
+    }
     nlohmann::json config =
-        read_json(fixture_root() / set / name / "model" / "config.json");
+        read_json(fixture_folder(set, name) / "model" / "config.json");
     const Family* family =
         find_by_model_type(config.value("model_type", std::string()));
     if (family != nullptr && family->decoder != nullptr) {
