@@ -53,6 +53,7 @@ const std::vector<Feature>& known_features() {
       {"no_rope_layers", {}},
       {"rope_interleaved", {false}},
       {"kv_lora_rank", {}},
+      {"router_bias", {false}},
       {"llama_4_scaling", {}},
       {"num_experts", {0}},
       {"num_local_experts", {0}},
@@ -246,6 +247,9 @@ void check_block(
   if (block.halves != Halves::mixer_only) {
     if (block.feed_forward) {
       check_part(config, *block.feed_forward, hidden_size);
+      if (block.moe) {  // inside the part
+        check_moe(config, *block.moe);
+      }
     } else if (block.moe) {
       check_moe(config, *block.moe);
     } else {

@@ -9,8 +9,10 @@ namespace mlxcel {
 
 namespace {
 
-constexpr std::string_view kLayer = "{l}";
 constexpr std::string_view kExpert = "{e}";
+// The layer, and for checkpoints that store two of ours as one, the pair's
+// number and the place in it.
+constexpr std::string_view kLayer = "{l}", kPair = "{l/2}", kInPair = "{l%2}";
 
 bool has(std::string_view pattern, std::string_view place) {
   return pattern.find(place) != std::string_view::npos;
@@ -23,6 +25,12 @@ std::string with_number(
     return std::string(pattern);
   }
   return cat(pattern.substr(0, at), number, pattern.substr(at + place.size()));
+}
+
+std::string with_layer(std::string_view pattern, int layer) {
+  std::string out = with_number(pattern, kLayer, layer);
+  out = with_number(out, kPair, layer / 2);
+  return with_number(out, kInPair, layer % 2);
 }
 
 bool of_head(const NameRule& rule) {
@@ -78,7 +86,8 @@ NameMap::NameMap(const FamilyNames& names, const DecoderSpec& spec)
   for (const Spelling& spelling : names.spellings) {
     for (const NameRule& rule : names.rules) {
       std::string_view prefix = of_head(rule) ? spelling.head : spelling.body;
-      int layers = has(rule.stem, kLayer) ? int(spec.blocks.size()) : 1;
+      bool layered = has(rule.stem, kLayer) || has(rule.stem, kPair);
+      int layers = layered ? int(spec.blocks.size()) : 1;
       for (int layer = 0; layer < layers; ++layer) {
         add(rule, prefix, layer);
       }
@@ -141,10 +150,10 @@ void NameMap::add_shapes() {
 }
 
 void NameMap::add(const NameRule& rule, std::string_view prefix, int layer) {
-  std::string stem = cat(prefix, with_number(rule.stem, kLayer, layer));
+  std::string stem = cat(prefix, with_layer(rule.stem, layer));
   std::vector<std::string> roles;
   for (const std::string& role : rule.roles) {
-    roles.push_back(with_number(role, kLayer, layer));
+    roles.push_back(with_layer(role, layer));
   }
   if (!has(rule.roles.front(), kExpert)) {
     int groups = 1;

@@ -139,6 +139,7 @@ const std::vector<const Family*>& families() {
       &lfm2_moe,
       &granitemoehybrid,
       &nemotron_h,
+      &longcat_flash,
   });
   return list;
 }

@@ -288,6 +288,46 @@ TEST(Family, RefusesMixturesThatCannotBe) {
       refusal("qwen3", mixture()), ::testing::HasSubstr("\"num_experts\""));
 }
 
+json latent(json extra = json::object()) {
+  json config = with(
+      {{"kv_lora_rank", 16},
+       {"q_lora_rank", nullptr},
+       {"qk_nope_head_dim", 12},
+       {"qk_rope_head_dim", 8},
+       {"v_head_dim", 20},
+       {"n_routed_experts", 4},
+       {"moe_intermediate_size", 24},
+       {"num_experts_per_tok", 2},
+       {"n_group", 1},
+       {"topk_group", 1}});
+  config.update(extra);
+  return config;
+}
+
+TEST(Family, LatentAttentionRefusesWhatItDoesNotCompute) {
+  using ::testing::HasSubstr;
+  EXPECT_EQ(refusal("deepseek_v3", latent()), "accepted");
+  EXPECT_EQ(refusal("deepseek_v2", latent()), "accepted");
+  EXPECT_THAT(
+      refusal("deepseek_v2", latent({{"topk_method", "noaux_tc"}})),
+      HasSubstr("topk_method \"noaux_tc\" is not supported"));
+  EXPECT_THAT(
+      refusal("deepseek_v3", latent({{"scoring_func", "softmax"}})),
+      HasSubstr("scoring_func \"softmax\" is not supported"));
+  EXPECT_THAT(
+      refusal("deepseek_v3", latent({{"qk_nope_head_dim", 0}})),
+      HasSubstr("qk_nope_head_dim is 0"));
+  EXPECT_THAT(
+      refusal("deepseek_v3", latent({{"num_attention_heads", 1 << 20}})),
+      HasSubstr("heads in all are taken for damage"));
+  EXPECT_THAT(
+      refusal("llama", latent({{"n_routed_experts", 0}})),
+      HasSubstr("\"kv_lora_rank\""));
+  EXPECT_THAT(
+      refusal("glm4_moe_lite", latent({{"mlp_layer_types", {"dense"}}})),
+      HasSubstr("mlp_layer_types has 1 entries"));
+}
+
 TEST(Family, DroppedPatternsCoverWholeKeys) {
   const Family& family = *find_by_model_type("llama");
   EXPECT_TRUE(

@@ -333,5 +333,26 @@ TEST(Names, KeysSplitAtTheirLastDot) {
       std::pair(std::string_view("weight"), std::string_view()));
 }
 
+// Two of our layers are one of the checkpoint's.
+TEST(Names, APairOfLayersSharesItsNumber) {
+  FamilyNames names = hf_decoder_names(
+      {{"layers.{l/2}.mlps.{l%2}.up_proj", {"layers.{l}.mlp.up"}}});
+  DecoderSpec spec = decoder_spec(*find_by_model_type("olmo2"), [] {
+    nlohmann::json json = small_config("olmo2").json();
+    json["num_hidden_layers"] = 4;
+    json.erase("sliding_window");
+    json.erase("query_pre_attn_scalar");
+    return Config(json, "config.json");
+  }());
+  NameMap map(names, spec);
+  auto stem_of = [&](const std::string& role) {
+    return map.stems_of(role).front().stem;
+  };
+  EXPECT_EQ(stem_of("layers.0.mlp.up"), "model.layers.0.mlps.0.up_proj");
+  EXPECT_EQ(stem_of("layers.1.mlp.up"), "model.layers.0.mlps.1.up_proj");
+  EXPECT_EQ(stem_of("layers.3.mlp.up"), "model.layers.1.mlps.1.up_proj");
+  EXPECT_THAT(map.parts_of("model.layers.2.mlps.0.up_proj"), IsEmpty());
+}
+
 }  // namespace
 }  // namespace mlxcel

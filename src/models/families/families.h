@@ -95,6 +95,7 @@ extern const Family lfm2_moe;
 extern const Family granitemoehybrid;
 extern const Family nemotron_h;
 extern const Family baichuan_m1;
+extern const Family longcat_flash;
 
 // Architectures that are known and named, but not built yet.
 const std::vector<Family>& unbuilt_families();
