@@ -71,7 +71,7 @@ MemoryEstimate estimate_memory(const DecoderSpec& spec, const MemoryUse& use) {
       attention = uint64_t(block.mixer->columns());
     }
     uint64_t inner = uint64_t(block.mlp.intermediate_size) *
-                     (block.mlp.kind == MlpKind::gated ? 2 : 1);
+                     (block.mlp.kind == MlpKind::plain ? 1 : 2);
     if (block.feed_forward) {
       inner = uint64_t(block.feed_forward->columns());
     } else if (const auto& moe = block.moe) {

@@ -125,18 +125,20 @@ class Attention : public Sublayer {
     args_.norm_after_rope = extras.qk_norm_order == QkNormOrder::after_rope;
     args_.query_scaling = extras.query_scaling;
     args_.gated = extras.gate != OutputGate::none;
+    args_.clip = extras.clip;
+    args_.sparse = extras.scores.sparse;
     if (shared_.kind == Sharing::cached) {
       args_.key_values = KeyValues::cached;
     } else if (extras.keys_as_values) {
       args_.key_values = KeyValues::from_keys;
     }
-    if (extras.sinks) {
+    if (extras.scores.sinks) {
       args_.sinks.resize(size_t(args_.num_heads));
       read_as_f32(
           builder.tensor(role("sinks"), {{args_.num_heads}}),
           args_.sinks.data());
     }
-    if (extras.alibi) {
+    if (extras.scores.alibi) {
       args_.alibi_slopes = alibi_slopes(args_.num_heads);
     }
     for (const BlockSpec& block : builder.names().spec().blocks) {

@@ -207,6 +207,11 @@ void check_attention(const Config& config, const AttentionSpec& attention) {
       attention.scale);
   check_number(
       config,
+      std::isfinite(attention.extras.clip) && attention.extras.clip >= 0,
+      "the bound of q, k and v",
+      attention.extras.clip);
+  check_number(
+      config,
       std::isfinite(attention.softcap) && attention.softcap >= 0,
       "the attention soft cap",
       attention.softcap);

@@ -36,10 +36,9 @@ class Mlp : public Sublayer {
     auto role = [&](std::string_view kind) {
       return cat("layers.", layer, ".mlp.", kind);
     };
-    bool gated = spec.kind == MlpKind::gated;
     bool bias = spec.bias == MlpBias::all;
     std::vector<std::string> inner{role("up")};
-    if (gated) {
+    if (spec.kind == MlpKind::gated) {
       inner.insert(inner.begin(), role("gate"));
     }
     up_ = builder.linear(inner, bias);
@@ -51,6 +50,9 @@ class Mlp : public Sublayer {
         .gated = gated,
         .clamp = spec.clamp,
         .gate_scale = spec.gate_scale};
+        .gated = spec.kind != MlpKind::plain,
+        .in_turn = spec.kind == MlpKind::in_turn,
+        .clamp = spec.clamp};
     if (spec.activation == Activation::xielu) {
       weights_.xielu = stored_xielu(builder, role("xielu."));
     }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <utility>
 
 namespace mlxcel {
@@ -19,6 +21,26 @@ WeightTensor slice_vector(
   out.data = vector.data + size_t(first) * size_of(vector.dtype);
   out.bytes = size_t(count) * size_of(vector.dtype);
   return out;
+}
+
+// A head's bias, or zeros, with -infinity for tokens that are never chosen.
+WeightTensor masked_bias(
+    const WeightTensor* stored,
+    int64_t size,
+    const std::vector<int32_t>& tokens) {
+  std::vector<float> values(static_cast<size_t>(size));
+  if (stored != nullptr) {
+    read_as_f32(*stored, values.data());
+  }
+  for (int32_t token : tokens) {
+    if (token >= 0 && token < size) {
+      values[size_t(token)] = -std::numeric_limits<float>::infinity();
+    }
+  }
+  std::byte* data = nullptr;
+  WeightTensor bias = make_weight(DType::f32, {size}, &data);
+  std::memcpy(data, values.data(), bias.bytes);
+  return bias;
 }
 
 // Divides each row of a float matrix by its length, in a copy.
@@ -43,6 +65,28 @@ void normalize_rows(MatrixWeight& matrix) {
     convert_from_f32(
         row.data(), matrix.in, old.dtype, data + size_t(r) * row_bytes);
   }
+  matrix.weight = std::move(out);
+}
+
+// Divides each column of a float matrix by its length and a little, in a copy.
+void normalize_columns(MatrixWeight& matrix) {
+  const WeightTensor& old = matrix.weight;
+  auto rows = size_t(matrix.out), cols = size_t(matrix.in);
+  std::vector<float> values(rows * cols);
+  read_as_f32(old, values.data());
+  std::vector<double> lengths(cols);
+  for (size_t i = 0; i < values.size(); ++i) {
+    lengths[i % cols] += double(values[i]) * double(values[i]);
+  }
+  for (double& length : lengths) {
+    length = std::sqrt(length) + 1e-7;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = float(double(values[i]) / lengths[i % cols]);
+  }
+  std::byte* data = nullptr;
+  WeightTensor out = make_weight(old.dtype, old.shape, &data);
+  convert_from_f32(values.data(), int64_t(values.size()), old.dtype, data);
   matrix.weight = std::move(out);
 }
 
@@ -206,12 +250,22 @@ std::unique_ptr<Linear> PartBuilder::head(const DecoderSpec& spec) const {
   LinearWeights weights;
   weights.name = "head";
   weights.parts.push_back(matrix(own ? "head" : "embedding"));
-  if (spec.extras.head_rows == HeadRows::normalized &&
-      !weights.parts.front().quant.packed()) {
-    normalize_rows(weights.parts.front());
+  MatrixWeight& table = weights.parts.front();
+  if (!table.quant.packed()) {
+    if (spec.extras.head_rows == HeadRows::normalized) {
+      normalize_rows(table);
+    } else if (spec.extras.head_rows == HeadRows::columns_normalized) {
+      normalize_columns(table);
+    }
   }
   if (spec.extras.head_bias == HeadBias::stored) {
     weights.biases.emplace_back(vector("head", "bias"));
+  }
+  if (const auto& tokens = spec.extras.masked_tokens; !tokens.empty()) {
+    weights.biases = {masked_bias(
+        weights.biases.empty() ? nullptr : &*weights.biases.front(),
+        table.out,
+        tokens)};
   }
   weights.terms = take_terms("head");
   return inputs_.backend.prepare_linear(std::move(weights));

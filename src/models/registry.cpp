@@ -140,6 +140,9 @@ const std::vector<const Family*>& families() {
       &granitemoehybrid,
       &nemotron_h,
       &longcat_flash,
+      &dbrx,
+      &bailing_moe,
+      &phi3small,
   });
   return list;
 }

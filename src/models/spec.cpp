@@ -32,7 +32,7 @@ void add_attention(
       out.push_back({"attention.k_norm", per_head ? heads.dim : kv, 0, {}});
     }
   }
-  if (extras.sinks) {
+  if (extras.scores.sinks) {
     out.push_back({"attention.sinks", heads.query, 0, {}});
   }
 }
@@ -48,13 +48,14 @@ void add_xielu(std::vector<RoleShape>& out) {
 void add_mlp(
     const std::string& name,
     int64_t inner,
-    bool gated,
+    MlpKind kind,
     int64_t hidden,
     std::vector<RoleShape>& out) {
-  if (gated) {
+  if (kind == MlpKind::gated) {
     out.push_back({name + "gate", inner, hidden, name + "up"});
   }
-  out.push_back({name + "up", inner, hidden, name + "up"});
+  int64_t rows = kind == MlpKind::in_turn ? 2 * inner : inner;
+  out.push_back({name + "up", rows, hidden, name + "up"});
   out.push_back({name + "down", hidden, inner, {}});
 }
 
@@ -72,8 +73,7 @@ void add_moe(const MoeSpec& spec, int64_t hidden, std::vector<RoleShape>& out) {
     out.push_back({name + "down", hidden, inner, {}});
   }
   if (int64_t size = spec.shared.intermediate_size; size > 0) {
-    add_mlp(
-        "moe.shared.", size, spec.shared.kind == MlpKind::gated, hidden, out);
+    add_mlp("moe.shared.", size, spec.shared.kind, hidden, out);
     if (spec.shared_gate == SharedGate::sigmoid) {
       out.push_back({"moe.shared_gate", 1, hidden, {}});
     }
@@ -157,7 +157,7 @@ std::vector<RoleShape> roles_of(const BlockSpec& block, int64_t hidden_size) {
       add_mlp(
           "mlp.",
           block.mlp.intermediate_size,
-          block.mlp.kind == MlpKind::gated,
+          block.mlp.kind,
           hidden_size,
           out);
       if (block.mlp.activation == Activation::xielu) {

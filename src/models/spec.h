@@ -65,6 +65,13 @@ struct SharedKeyValues {
   int layer = -1;
 };
 
+// What changes the scores or the softmax.
+struct ScoreExtras {
+  bool sinks = false;  // role "attention.sinks" [query heads]
+  bool alibi = false;
+  SparseBlocks sparse;
+};
+
 // What few families add to grouped-query attention.
 struct AttentionExtras {
   QkNormOrder qk_norm_order = QkNormOrder::before_rope;
@@ -72,8 +79,8 @@ struct AttentionExtras {
   bool value_norm = false;  // weightless, on each head of the values
   OutputGate gate = OutputGate::none;
   bool keys_as_values = false;  // no projection of values
-  bool sinks = false;           // role "attention.sinks" [query heads]
-  bool alibi = false;
+  float clip = 0;               // of q, k and v; 0: none
+  ScoreExtras scores;
   SharedKeyValues shared;
 };
 
@@ -90,7 +97,11 @@ struct AttentionSpec {
   AttentionExtras extras;
 };
 
-enum class MlpKind : uint8_t { gated, plain };  // act(gate) * up, or act(up)
+enum class MlpKind : uint8_t {
+  gated,    // act(gate) * up
+  plain,    // act(up)
+  in_turn,  // gated, role "mlp.up" with the rows of gate and up in turn
+};
 enum class MlpBias : uint8_t { none, all };
 
 struct MlpSpec {
@@ -217,8 +228,12 @@ struct StreamSpec {
 };
 
 enum class HeadBias : uint8_t { none, stored };
-// normalized: each row of a float head is divided by its length.
-enum class HeadRows : uint8_t { as_stored, normalized };
+// What a float head's matrix becomes.
+enum class HeadRows : uint8_t {
+  as_stored,
+  normalized,          // each row is divided by its length
+  columns_normalized,  // each column is, plus 1e-7
+};
 
 // Rows of a table "positions" that is added to the embedding: row position +
 // offset. No rows: no table.
@@ -237,6 +252,7 @@ struct DecoderExtras {
   HeadRows head_rows = HeadRows::as_stored;
   PerLayerInputSpec per_layer;
   StreamSpec streams;
+  std::vector<int32_t> masked_tokens;  // their logits are -infinity
 };
 
 struct DecoderSpec {

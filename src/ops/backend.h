@@ -56,6 +56,7 @@ struct MlpWeights {
   const Linear* down = nullptr;
   Activation activation = Activation::silu;
   bool gated = true;                 // act(gate) * up, else act(up)
+  bool in_turn = false;              // gated: up's rows are gate, up, gate, up
   const Norm* inner_norm = nullptr;  // on the inner row, before down
   SwigluClamp clamp;
   Xielu xielu;
@@ -133,6 +134,21 @@ struct Window {
   auto operator<=>(const Window&) const = default;
 };
 
+// What heads see of blocks of positions: their own block, the local - 1 before
+// it, and head h every block b with (b + h + 1) % stride == 0. Abdin et al.
+// 2024, "Phi-3 Technical Report", figure 1.
+struct SparseBlocks {
+  int size = 0;  // positions of a block, 32 or 64; 0: everything is seen
+  int local = 1;
+  int stride = 1;
+
+  // For a key at or before the position.
+  bool sees(int head, int64_t position, int64_t key) const {
+    return position / size - key / size < local ||
+           (key / size + head + 1) % stride == 0;
+  }
+};
+
 // On the queries of position p: 1 + slope * ln(1 + floor((p + offset) /
 // length)), in f32; length 0: none.
 struct QueryScaling {
@@ -177,6 +193,9 @@ struct AttentionArgs {
   const Norm* q_norm = nullptr;
   const Norm* k_norm = nullptr;
   const Norm* v_norm = nullptr;  // size head_dim
+  // q, k and v are limited to [-clip, clip] after the norms and before the
+  // rotation; 0: they are not.
+  float clip = 0;
   bool norm_after_rope = false;  // q_norm and k_norm
   QueryScaling query_scaling;
   KeyValues key_values = KeyValues::projected;
@@ -189,6 +208,7 @@ struct AttentionArgs {
   // One a head, times (key's position - p), added to the scores; empty: none.
   // Press et al. 2021, "Train Short, Test Long". Not with a soft cap.
   std::vector<float> alibi_slopes;
+  SparseBlocks sparse;
 };
 
 // Latent attention: of a position only a latent vector and a rotated key for

@@ -96,6 +96,7 @@ std::vector<std::string> plain_cases() {
   std::erase_if(names, [](const std::string& name) {
     std::ifstream file(
         testing::fixture_folder("text", name) / "model" / "config.json");
+        testing::case_folder("text", name) / "model" / "config.json");
     nlohmann::json config = nlohmann::json::parse(file);
     const Family* family =
         find_by_model_type(config.at("model_type").get<std::string>());

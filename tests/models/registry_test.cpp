@@ -3,6 +3,7 @@
 #include "models/registry.h"
 
 #include "support/fixtures.h"
+#include "support/models/generated_cases.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,6 +72,9 @@ TEST(Registry, EveryFamilyHasAFixture) {
              read_file(carried / "text" / "not_carried.json"))) {
       covered.insert(type.get<std::string>());
     }
+  }
+  for (const std::string& name : testing::generated_cases()) {
+    add_types(testing::generated_case(name).parent_path(), covered);
   }
   for (const Family* family : families()) {
     if (family->decoder != nullptr) {

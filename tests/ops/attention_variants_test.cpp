@@ -57,6 +57,14 @@ std::vector<Variant> variants() {
   add("query_scaling").args.query_scaling = {0.3f, 8, 0};
   add("query_scaling_from_one").args.query_scaling = {0.4f, 4, 1};
   add("gated").args.gated = true;
+  add("clipped").args.clip = 0.8f;
+  Variant& clipped = add("clipped_after_norms");
+  clipped.args.clip = 0.9f;
+  clipped.q_norm = clipped.k_norm = norm_of(20, true);
+  clipped.v_norm = norm_of(20, false);
+  add("sparse_blocks").args.sparse = {.size = 32, .local = 1, .stride = 4};
+  add("sparse_whole_blocks").args.sparse = {
+      .size = 64, .local = 1, .stride = 7};
   Variant& cycled = add("heads_in_cycles");
   cycled.args.head_order = HeadOrder::cycled;
   cycled.args.gated = true;
@@ -280,6 +288,13 @@ TEST(AttentionArguments, NameWhatDoesNotFit) {
   sloped.softcap = 0;
   sloped.head_order = HeadOrder::cycled;
   EXPECT_THAT(refusal(sloped, 200, false), HasSubstr("heads in cycles"));
+  AttentionArgs sparse = args;
+  sparse.sparse = {.size = 48, .local = 1, .stride = 2};
+  EXPECT_THAT(refusal(sparse, 200, false), HasSubstr("blocks of 48"));
+  sparse.sparse.size = 32;
+  EXPECT_EQ(refusal(sparse, 200, false), "accepted");
+  sparse.softcap = 2;
+  EXPECT_THAT(refusal(sparse, 200, false), HasSubstr("cannot be capped"));
 }
 
 }  // namespace

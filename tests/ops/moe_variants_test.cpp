@@ -211,8 +211,8 @@ class MlpForms : public ::testing::TestWithParam<Form> {};
 
 TEST_P(MlpForms, MatchPlainLoops) {
   const MlpWeights& form = GetParam().mlp;
-  std::vector<int64_t> rows{37};
-  if (form.gated) {
+  std::vector<int64_t> rows{form.in_turn ? 74 : 37};
+  if (form.gated && !form.in_turn) {
     rows.push_back(37);
   }
   LinearWeights up = random_linear(rows, kHidden, true);
@@ -246,6 +246,9 @@ INSTANTIATE_TEST_SUITE_P(
     MlpForms,
     ::testing::Values(
         Form{"clamped", {.clamp = {.alpha = 1.7f, .limit = 0.9f}}},
+        Form{
+            "clamped_in_turn",
+            {.in_turn = true, .clamp = {.alpha = 1.7f, .limit = 0.9f}}},
         Form{
             "xielu",
             {.activation = Activation::xielu,

@@ -13,7 +13,7 @@ DecoderSpec baichuan_decoder(const Config& config) {
   BlockSpec block = gated_block(config);
   if (!config.has("max_position_embeddings")) {
     block.attention.rope = nullptr;
-    block.attention.extras.alibi = true;
+    block.attention.extras.scores.alibi = true;
   }
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   constexpr int kSecondVocabulary = 125696;

@@ -96,6 +96,9 @@ extern const Family granitemoehybrid;
 extern const Family nemotron_h;
 extern const Family baichuan_m1;
 extern const Family longcat_flash;
+extern const Family dbrx;
+extern const Family bailing_moe;
+extern const Family phi3small;
 
 // Architectures that are known and named, but not built yet.
 const std::vector<Family>& unbuilt_families();

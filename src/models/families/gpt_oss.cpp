@@ -39,7 +39,7 @@ DecoderSpec gpt_oss_decoder(const Config& given) {
   BlockSpec block{
       .norm = rms_norm(config),
       .attention = grouped_query_attention(config, {.theta = 150000})};
-  block.attention.extras.sinks = true;
+  block.attention.extras.scores.sinks = true;
   block.moe = MoeSpec{
       .experts = config.get<int>("num_local_experts"),
       .experts_per_token = config.get<int>("num_experts_per_tok"),

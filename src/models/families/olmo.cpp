@@ -7,15 +7,13 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec olmo_decoder(const Config& config) {
-  return uniform_decoder(
-      config,
-      {.norm =
-           {.kind = NormKind::layer,
-            .eps = 1e-5f,
-            .tensors = NormTensors::none},
-       .attention = grouped_query_attention(config),
-       .mlp = gated_mlp(config)},
-      HeadKind::own);
+  BlockSpec block{
+      .norm =
+          {.kind = NormKind::layer, .eps = 1e-5f, .tensors = NormTensors::none},
+      .attention = grouped_query_attention(config),
+      .mlp = gated_mlp(config)};
+  block.attention.extras.clip = number_or_off(config, "clip_qkv", 0);
+  return uniform_decoder(config, block, HeadKind::own);
 }
 
 }  // namespace
@@ -27,7 +25,7 @@ const Family olmo = {
     .architectures = {"OlmoForCausalLM"},
     .decoder = olmo_decoder,
     .names = hf_decoder_names(),
-    .features = {"attention_bias"},
+    .features = {"attention_bias", "clip_qkv"},
     .dropped = {"*.rotary_emb.inv_freq"},
 };
 

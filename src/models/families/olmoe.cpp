@@ -9,6 +9,7 @@ namespace {
 DecoderSpec olmoe_decoder(const Config& config) {
   BlockSpec block = gated_block(config);
   block.attention.qk_norm = QkNorm::projection;
+  block.attention.extras.clip = number_or_off(config, "clip_qkv", 0);
   block.moe = softmax_moe(config, "intermediate_size");
   return uniform_decoder(config, block, HeadKind::own);
 }
@@ -22,7 +23,7 @@ const Family olmoe = {
     .architectures = {"OlmoeForCausalLM"},
     .decoder = olmoe_decoder,
     .names = hf_decoder_names(moe_names("layers.{l}.mlp")),
-    .features = {"attention_bias", "num_experts"},
+    .features = {"attention_bias", "num_experts", "clip_qkv"},
 };
 
 }  // namespace mlxcel

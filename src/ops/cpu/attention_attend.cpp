@@ -133,6 +133,29 @@ void AttentionCall::multiply_keys(
       nullptr);
 }
 
+VisibleRange AttentionCall::in_sight(
+    int head,
+    int64_t position,
+    int64_t start,
+    int64_t begin,
+    int64_t end) const {
+  const SparseBlocks& sparse = args_.sparse;
+  if (sparse.size > 0) {
+    // One or two of the heads' blocks: what is seen of them is one run.
+    static_assert(kKvBlockSize == 64);
+    auto hidden = [&](int64_t key) {
+      return !sparse.sees(head, position, start + key);
+    };
+    while (begin < end && hidden(begin)) {
+      begin = std::min(end, (begin / sparse.size + 1) * sparse.size);
+    }
+    while (begin < end && hidden(end - 1)) {
+      end = std::max(begin, (end - 1) / sparse.size * sparse.size);
+    }
+  }
+  return {uint8_t(begin), uint8_t(end)};
+}
+
 void AttentionCall::weigh(
     const AttentionScratch& scratch,
     const AttendTask& task,
@@ -145,7 +168,8 @@ void AttentionCall::weigh(
         args_.window.first(position) - start, 0, kKvBlockSize);
     int64_t end = std::clamp<int64_t>(position + 1 - start, 0, kKvBlockSize);
     for (int head = 0; head < group_; ++head, ++i) {
-      scratch.visible[i] = {uint8_t(begin), uint8_t(end)};
+      scratch.visible[i] =
+          in_sight(query_head(task.kv_head, head), position, start, begin, end);
     }
   }
   if (!args_.alibi_slopes.empty()) {

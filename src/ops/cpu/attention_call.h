@@ -103,6 +103,7 @@ class AttentionCall {
   void prepare(const AttentionScratch& scratch, const WriteTask& task);
   void prepare_heads(
       float* row, int step_row, int heads, const Norm* norm) const;
+  void limit(float* row, int64_t count) const;
   void store_queries(
       const AttentionScratch& scratch, int step_row, float factor, bool prompt);
   void store_keys_and_values(
@@ -151,6 +152,13 @@ class AttentionCall {
       const AttentionScratch& scratch, const AttendTask& task) const;
   void finish_generated(const AttendTask& task) const;
 
+  // A row's run of keys of the block from `start` that are in sight of a head.
+  VisibleRange in_sight(
+      int head,
+      int64_t position,
+      int64_t start,
+      int64_t begin,
+      int64_t end) const;
   void add_slopes(
       const AttentionScratch& scratch,
       const AttendTask& task,

@@ -78,13 +78,22 @@ void normalize_heads(float* row, int heads, int head_dim, const Norm* norm) {
 
 }  // namespace
 
-// Normalizes and turns the heads of a row in place.
+void AttentionCall::limit(float* row, int64_t count) const {
+  if (args_.clip > 0) {
+    for (int64_t i = 0; i < count; ++i) {
+      row[i] = std::clamp(row[i], -args_.clip, args_.clip);
+    }
+  }
+}
+
+// Normalizes, limits and turns the heads of a row in place.
 void AttentionCall::prepare_heads(
     float* row, int step_row, int heads, const Norm* norm) const {
   int head_dim = args_.head_dim;
   if (norm && !args_.norm_after_rope) {
     normalize_heads(row, heads, head_dim, norm);
   }
+  limit(row, int64_t(heads) * head_dim);
   if (rope_) {
     int half = rope_->dims() / 2;
     const float* table = rope_rows_ + size_t(step_row) * 2 * size_t(half);
@@ -142,9 +151,12 @@ void AttentionCall::store_keys_and_values(
   bool apart = args_.key_values == KeyValues::projected && !values_in_keys_;
   const float* v = apart ? k + k_width : k;
 
-  if (args_.v_norm) {
+  if (args_.v_norm || args_.clip > 0) {
     std::memcpy(scratch.row, v, size_t(k_width) * sizeof(float));
-    normalize_heads(scratch.row, args_.num_kv_heads, head_dim, args_.v_norm);
+    if (args_.v_norm) {
+      normalize_heads(scratch.row, args_.num_kv_heads, head_dim, args_.v_norm);
+    }
+    limit(scratch.row, k_width);
     v = scratch.row;
   }
   for (int head = 0; head < args_.num_kv_heads && !values_in_keys_; ++head) {

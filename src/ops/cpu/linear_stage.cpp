@@ -204,13 +204,15 @@ GateUpStage::GateUpStage(
       auto [begin, end] = split_range(inner, t, threads, 16);
       longest = std::max(longest, end - begin);
     }
-    floats = size_t(plan.decode_rows) * 2 * size_t(longest);
+    // One more row for those that lie in turn.
+    floats = (size_t(plan.decode_rows) + 1) * 2 * size_t(longest);
   }
   thread_bytes_ = floats * sizeof(float);
   if (plan.prompt_rows > 0) {
     std::vector<Product::Panel> panels;
-    cut_panels(product.linear(), inner, &panels);
-    if (!form_.gated) {
+    // Pairs in turn stay together: panels have an even number of rows.
+    cut_panels(product.linear(), form_.in_turn ? 0 : inner, &panels);
+    if (!form_.gated || form_.in_turn) {
       for (const Product::Panel& panel : panels) {
         pairs_.push_back({panel, panel});
       }
@@ -270,6 +272,20 @@ void GateUpStage::activate(
       form_.activation, gate, form_.gated ? up : nullptr, h, count);
 }
 
+void GateUpStage::finish(
+    float* gate, float* up, float* h, int64_t first, int64_t count) const {
+  if (!form_.in_turn) {
+    activate(gate, up, h + first, count);
+    return;
+  }
+  int64_t half = count / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    up[i] = gate[2 * i];
+    up[half + i] = gate[2 * i + 1];
+  }
+  activate(up, up + half, h + first / 2, half);
+}
+
 void GateUpStage::run_decode(int thread) {
   const RowPlan& plan = product_.plan();
   auto [begin, end] = split_range(inner_, thread, context_.pool.size(), 16);
@@ -279,17 +295,20 @@ void GateUpStage::run_decode(int thread) {
   }
   auto* gate = reinterpret_cast<float*>(
       scratch_->data() + size_t(thread) * thread_bytes_);
-  float* up = gate + int64_t(plan.decode_rows) * count;
-  product_.decode(thread, begin, end, gate, count);
-  if (form_.gated) {
+  int64_t first = form_.in_turn ? 2 * begin : begin;
+  int64_t columns = form_.in_turn ? 2 * count : count;
+  float* up = gate + int64_t(plan.decode_rows) * columns;
+  product_.decode(thread, first, first + columns, gate, columns);
+  if (two_products()) {
     product_.decode(thread, inner_ + begin, inner_ + end, up, count);
   }
   for (int r = 0; r < plan.decode_rows; ++r) {
-    activate(
-        gate + r * count,
-        up + r * count,
-        h_ + (plan.prompt_rows + r) * inner_ + begin,
-        count);
+    finish(
+        gate + r * columns,
+        form_.in_turn ? up : up + r * count,
+        h_ + (plan.prompt_rows + r) * inner_,
+        first,
+        columns);
   }
 }
 
@@ -301,6 +320,7 @@ void GateUpStage::run_prefill(int thread) {
   auto* spare = reinterpret_cast<float*>(up_panel + product_.panel_bytes());
   float* products = spare + width;
   int64_t in = product_.linear().in();
+  int per_column = form_.in_turn ? 2 : 1;  // products of a column of h
   int tasks = int(pairs_.size()) * tile_groups_;
   for (int task; (task = next_task_.fetch_add(1)) < tasks;) {
     const Pair& pair = pairs_[size_t(task / tile_groups_)];
@@ -313,19 +333,23 @@ void GateUpStage::run_prefill(int thread) {
     for (int64_t k0 = 0; k0 < in; k0 += columns) {
       int64_t k1 = std::min(k0 + columns, in);
       product_.panel_pack(pair.gate, k0, k1, gate_panel);
-      if (form_.gated) {
+      if (two_products()) {
         product_.panel_pack(pair.up, k0, k1, up_panel);
       }
       for (int t = int(tile_begin); t < int(tile_end); ++t) {
         auto [row, rows] = product_.tile(t);
         if (k1 == in) {
           fetch_rows(
-              h_ + row * inner_ + pair.gate.begin, inner_, rows, count, true);
+              h_ + row * inner_ + pair.gate.begin / per_column,
+              inner_,
+              rows,
+              count / per_column,
+              true);
         }
         if (next < pairs_.size() && k0 == 0) {
           int part = t - int(tile_begin), parts = int(tile_end - tile_begin);
           product_.panel_fetch(pairs_[next].gate, part, parts);
-          if (form_.gated) {
+          if (two_products()) {
             product_.panel_fetch(pairs_[next].up, part, parts);
           }
         }
@@ -334,7 +358,7 @@ void GateUpStage::run_prefill(int thread) {
         float* up = gate + width;
         product_.panel_multiply(
             pair.gate, gate_panel, k0, k1, t, gate, 2 * width, spare);
-        if (form_.gated) {
+        if (two_products()) {
           product_.panel_multiply(
               pair.up, up_panel, k0, k1, t, up, 2 * width, spare);
         }
@@ -342,10 +366,11 @@ void GateUpStage::run_prefill(int thread) {
           continue;
         }
         for (int i = 0; i < rows; ++i) {
-          activate(
+          finish(
               gate + i * 2 * width,
               up + i * 2 * width,
-              h_ + (row + i) * inner_ + pair.gate.begin,
+              h_ + (row + i) * inner_,
+              pair.gate.begin,
               count);
         }
       }

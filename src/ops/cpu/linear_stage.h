@@ -44,6 +44,7 @@ class LinearStage {
 struct MlpForm {
   Activation activation = Activation::silu;
   bool gated = true;
+  bool in_turn = false;
   SwigluClamp clamp;
   Xielu xielu;
   float gate_scale = 1;
@@ -68,6 +69,15 @@ class GateUpStage {
   void run_decode(int thread);
   void run_prefill(int thread);
   // Of some columns of a row; changes gate and up.
+  // Gate and up are products of their own.
+  bool two_products() const {
+    return form_.gated && !form_.in_turn;
+  }
+  // A row's columns [first, first + count) of the product, of the gate where
+  // they are two; in turn, `up` is memory of `count` values.
+  void finish(
+      float* gate, float* up, float* h, int64_t first, int64_t count) const;
+  // Changes gate and up.
   void activate(float* gate, float* up, float* h, int64_t count) const;
 
   Context& context_;

@@ -25,6 +25,7 @@ Tensor mlp(
       down.in(),
       {.activation = weights.activation,
        .gated = weights.gated,
+       .in_turn = weights.in_turn,
        .clamp = weights.clamp,
        .xielu = weights.xielu,
        .gate_scale = weights.gate_scale});

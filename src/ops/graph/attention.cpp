@@ -126,18 +126,40 @@ mx::array attend(
           mx::array(args.sinks.data(), {args.num_heads}, mx::float32));
     }
     bool sloped = !args.alibi_slopes.empty();
+    bool sparse = args.sparse.size > 0;
+    std::optional<mx::array> mask = group.mask;
+    if (sloped) {
+      mask = slope_bias(args, group);
+    }
+    if (sparse) {
+      mx::array seen = group.in_sight(args.sparse, args.num_heads);
+      mx::array never(-std::numeric_limits<float>::infinity());
+      mask = sloped ? mx::where(seen, *mask, never)
+                    : mx::logical_and(group.explicit_mask(), seen);
+    }
+    if (sloped) {
+      mask = context.to_compute(*mask);
+    }
     out = mx::fast::scaled_dot_product_attention(
         rows,
         k,
         v,
         args.scale,
-        group.causal && !sloped ? "causal" : "",
-        sloped ? context.to_compute(slope_bias(args, group)) : group.mask,
+        group.causal && !sloped && !sparse ? "causal" : "",
+        mask,
         sinks);
   }
   return mx::reshape(
       mx::transpose(out, {0, 2, 1, 3}),
       {group.batch * group.rows, args.num_heads * v.shape(3)});
+}
+
+mx::array limited(const mx::array& x, const AttentionArgs& args) {
+  if (args.clip <= 0) {
+    return x;
+  }
+  mx::array bound(args.clip, x.dtype());
+  return mx::clip(x, mx::negative(bound), bound);
 }
 
 // [rows, outer * inner, dim] with head (o, i) in the place of (i, o).
@@ -158,7 +180,8 @@ mx::array prepared(
     const AttentionArgs& args) {
   const auto* rope = static_cast<const GraphRope*>(args.rope);
   bool late = args.norm_after_rope && norm != nullptr && rope != nullptr;
-  mx::array y = heads_of(x, begin, heads, args.head_dim, late ? nullptr : norm);
+  mx::array y = limited(
+      heads_of(x, begin, heads, args.head_dim, late ? nullptr : norm), args);
   if (rope) {
     y = rope->apply(y, plan);
   }
@@ -182,12 +205,14 @@ void write_keys_and_values(
   int k_begin = args.num_heads * args.head_dim;
   int k_width = args.num_kv_heads * args.head_dim;
   bool from_keys = args.key_values == KeyValues::from_keys;
-  mx::array v = heads_of(
-      source,
-      from_keys ? k_begin : k_begin + k_width,
-      args.num_kv_heads,
-      args.head_dim,
-      args.v_norm);
+  mx::array v = limited(
+      heads_of(
+          source,
+          from_keys ? k_begin : k_begin + k_width,
+          args.num_kv_heads,
+          args.head_dim,
+          args.v_norm),
+      args);
   cache.write(layer, plan.slots(cache.num_blocks()), k, v);
 }
 
@@ -229,9 +254,9 @@ mx::array attention(
   }
 
   bool cycled = args.head_order == HeadOrder::cycled;
-  int group = args.num_heads / args.num_kv_heads;
+  int repeats = args.num_heads / args.num_kv_heads;
   if (cycled) {
-    q = swap_heads(q, group, args.num_kv_heads);
+    q = swap_heads(q, repeats, args.num_kv_heads);
   }
   std::vector<mx::array> outputs;
   for (const AttentionGroup& group : plan.groups(args.window)) {
@@ -242,7 +267,7 @@ mx::array attention(
   if (cycled) {
     mx::array heads = mx::reshape(out, {out.shape(0), args.num_heads, dim});
     out = mx::reshape(
-        swap_heads(heads, args.num_kv_heads, group), {out.shape(0), q_cols});
+        swap_heads(heads, args.num_kv_heads, repeats), {out.shape(0), q_cols});
   }
   if (args.gated) {
     mx::array gate = mx::slice(

@@ -373,6 +373,8 @@ class GraphBackend : public Backend {
           mx::slice(y, {0, 0}, {rows, gates}), weights.gate_scale, nullptr);
       y = mx::slice_update(
           y, mx::astype(scaled, y.dtype()), mx::Shape{0, 0}, {rows, gates});
+    if (weights.in_turn) {
+      y = parted(y);
     }
     if (weights.activation == Activation::xielu) {
       y = xielu(weights.xielu, y);

@@ -504,6 +504,13 @@ mx::array activate(Activation activation, const mx::array& x) {
   throw Error(cat("graph backend: unknown activation ", int(activation)));
 }
 
+mx::array parted(const mx::array& x) {
+  int rows = x.shape(0), inner = x.shape(1) / 2;
+  return mx::reshape(
+      mx::transpose(mx::reshape(x, {rows, inner, 2}), {0, 2, 1}),
+      {rows, 2 * inner});
+}
+
 mx::array xielu(const Xielu& numbers, const mx::array& x) {
   auto number = [&](float value) { return mx::array(value, x.dtype()); };
   mx::array above = mx::multiply(number(numbers.alpha_p), mx::square(x));

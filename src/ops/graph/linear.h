@@ -117,6 +117,8 @@ class GraphEmbedding : public Embedding {
 };
 
 mx::array activate(Activation activation, const mx::array& x);
+// Rows of gate and up in turn as rows [gate, up].
+mx::array parted(const mx::array& x);
 // act(gate) * up of rows [gate, up].
 mx::array gated(
     Activation activation, const SwigluClamp& clamp, const mx::array& x);

@@ -191,6 +191,24 @@ mx::array AttentionGroup::distances() const {
   return mx::astype(mx::subtract(key, row), mx::float32);
 }
 
+mx::array AttentionGroup::in_sight(
+    const SparseBlocks& sparse, int heads) const {
+  mx::array size(sparse.size);
+  mx::array key = mx::floor_divide(
+      mx::add(
+          mx::arange(keys, mx::int32), int_array(first_keys, {batch, 1, 1, 1})),
+      size);
+  mx::array row =
+      mx::floor_divide(int_array(positions, {batch, 1, rows, 1}), size);
+  mx::array head =
+      mx::reshape(mx::arange(1, heads + 1, mx::int32), {1, heads, 1, 1});
+  mx::array strided = mx::equal(
+      mx::remainder(mx::add(key, head), mx::array(sparse.stride)),
+      mx::array(0));
+  return mx::logical_or(
+      mx::less(mx::subtract(row, key), mx::array(sparse.local)), strided);
+}
+
 const std::vector<AttentionGroup>& Plan::groups(const Window& window) {
   auto [entry, added] = groups_.try_emplace(window);
   if (!added) {

@@ -31,6 +31,8 @@ struct AttentionGroup {
   mx::array explicit_mask() const;  // also for `causal`
   // A key's position less the row's, f32 [batch, 1, rows, keys].
   mx::array distances() const;
+  // Which keys are in sight of each head, bool [batch, heads, rows, keys].
+  mx::array in_sight(const SparseBlocks& sparse, int heads) const;
 };
 
 class Plan {

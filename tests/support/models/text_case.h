@@ -26,6 +26,9 @@ struct TextCase {
 // A case's config.json as the loading pipeline hands it on: a text model's own
 // config in place of what wraps it, and the layout that the weights name.
 Config read_case_config(const std::filesystem::path& model);
+// Where a case lies: among the fixtures, or generated (set "text").
+std::filesystem::path case_folder(
+    const std::string& set, const std::string& name);
 
 TextCase load_text_case(const std::string& set, const std::string& name);
 

@@ -1,0 +1,389 @@
+"""Writes tests/data/text_families.json and .safetensors: tiny models of families
+without a fixture, and their logits from the published formulas, in double
+precision.
+
+usage: text_families.py FOLDER   (needs numpy and safetensors)
+
+The json has for each case its config and the shapes of its tensors, whose
+values follow from their names (see Weights); the safetensors file has
+<case>.input_ids, .logits, .greedy and .margins.
+"""
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+VOCAB, HIDDEN, INNER, HEADS, LAYERS = 40, 24, 20, 6, 2
+HEAD = HIDDEN // HEADS
+
+
+class Weights:
+    """Tensors by name: values around a centre, from hashes of name and index."""
+
+    def __init__(self):
+        self.tensors = {}
+
+    def __call__(self, name, *shape, around=0):
+        size = 2 / np.sqrt(shape[-1]) if len(shape) > 1 else 0.5
+        self.tensors[name] = {"shape": shape, "around": around}
+        seed = np.uint32(2166136261)  # FNV-1a
+        with np.errstate(over="ignore"):
+            for byte in name.encode():
+                seed = (seed ^ np.uint32(byte)) * np.uint32(16777619)
+            h = seed + np.arange(np.prod(shape), dtype=np.uint32) * np.uint32(2654435761)
+            for shift, factor in ((16, 0x85ebca6b), (13, 0xc2b2ae35)):  # MurmurHash3
+                h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
+            h ^= h >> np.uint32(16)
+        unit = (h >> np.uint32(8)).astype(np.float64) / 2 ** 23 - 1
+        return (around + unit * size).astype(np.float32).astype(np.float64).reshape(shape)
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def rms_norm(x, weight, eps):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def layer_norm(x, weight, eps, bias=0.0):
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight + bias
+
+
+def heads_of(x, count):
+    return x.reshape(len(x), count, -1).transpose(1, 0, 2)
+
+
+def rope(x, theta, dims=None, scale=1.0):
+    """x [heads, T, dim]; pairs (i, i + dims / 2) of the first dims features."""
+    dims = dims or x.shape[-1]
+    angle = np.arange(x.shape[1])[:, None] * scale * theta ** (-np.arange(0, dims, 2) / dims)
+    a, b, rest = x[..., :dims // 2], x[..., dims // 2:dims], x[..., dims:]
+    return np.concatenate(
+        [a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle), rest], -1)
+
+
+def attend(q, k, v, scale, added=0.0):
+    """Causal; `added` [heads, T, T] joins the scores. Head h reads key head h // group."""
+    k, v = (np.repeat(t, len(q) // len(t), 0) for t in (k, v))
+    scores = scale * q @ k.transpose(0, 2, 1) + added
+    scores = np.where(np.tri(q.shape[1], dtype=bool), scores, -np.inf)
+    return (softmax(scores) @ v).transpose(1, 0, 2).reshape(q.shape[1], -1)
+
+
+def gated(x, gate, up, down):
+    return (silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+def mixture(x, chosen, shares, experts):
+    """Row by row: the chosen experts' results times their shares."""
+    return np.stack([
+        sum(s * gated(row, *experts[e]) for e, s in zip(ids, weights))
+        for row, ids, weights in zip(x, chosen, shares)])
+
+
+def best(scores, count):
+    return np.argsort(-scores, -1, kind="stable")[:, :count]
+
+
+def baichuan(w, config, alibi, normalized):
+    """Baichuan 13B (Baichuan Inc. 2023) and Baichuan 2 (Yang et al. 2023)."""
+    eps, theta = config["rms_norm_eps"], 10000.0
+    table = w("model.embed_tokens.weight", VOCAB, HIDDEN)
+    layers = []
+    for l in range(LAYERS):
+        p = f"model.layers.{l}."
+        layers.append([
+            w(p + "input_layernorm.weight", HIDDEN, around=1),
+            w(p + "self_attn.W_pack.weight", 3 * HIDDEN, HIDDEN),
+            w(p + "self_attn.o_proj.weight", HIDDEN, HIDDEN),
+            w(p + "post_attention_layernorm.weight", HIDDEN, around=1),
+            w(p + "mlp.gate_proj.weight", INNER, HIDDEN),
+            w(p + "mlp.up_proj.weight", INNER, HIDDEN),
+            w(p + "mlp.down_proj.weight", HIDDEN, INNER)])
+    final = w("model.norm.weight", HIDDEN, around=1)
+    head = w("lm_head.weight", VOCAB, HIDDEN)
+    if normalized:  # each row by its length
+        head = head / np.sqrt((head * head).sum(-1, keepdims=True))
+    # Press et al. 2021: of four heads for six, then every second of eight.
+    slopes = np.array([2.0 ** -(8 * i / 4) for i in (1, 2, 3, 4)] + [2.0 ** -1, 2.0 ** -3])
+
+    def forward(ids):
+        x = table[ids]
+        for norm1, pack, o, norm2, gate, up, down in layers:
+            q, k, v = (heads_of(t, HEADS) for t in np.split(rms_norm(x, norm1, eps) @ pack.T, 3, -1))
+            if alibi:
+                # Key positions alone: a row's own position moves all its scores.
+                added = slopes[:, None, None] * np.arange(len(ids))[None, None, :]
+            else:
+                q, k, added = rope(q, theta), rope(k, theta), 0.0
+            x = x + attend(q, k, v, HEAD ** -0.5, added) @ o.T
+            x = x + gated(rms_norm(x, norm2, eps), gate, up, down)
+        return rms_norm(x, final, eps) @ head.T
+    return forward
+
+
+def bailing_moe(w, config):
+    """Ling and its second version (Ling Team 2025)."""
+    eps, theta = config["rms_norm_eps"], config["rope_theta"]
+    kv, experts = config["num_key_value_heads"], config["num_experts"]
+    size, shared = config["moe_intermediate_size"], config["num_shared_experts"]
+    groups, kept = config.get("n_group", 1), config.get("topk_group", 1)
+    use_bias = config.get("use_bias", False)
+    dims = int(HEAD * config.get("partial_rotary_factor", 1.0))
+
+    def linear(name, rows, cols, biased):
+        return (w(name + ".weight", rows, cols), w(name + ".bias", rows) if biased else 0.0)
+
+    def mlp(name, inner):
+        return (linear(name + "gate_proj", inner, HIDDEN, use_bias),
+                linear(name + "up_proj", inner, HIDDEN, use_bias),
+                linear(name + "down_proj", HIDDEN, inner, use_bias))
+
+    def apply(x, matrix):
+        return x @ matrix[0].T + matrix[1]
+
+    def run(x, parts):
+        return apply(silu(apply(x, parts[0])) * apply(x, parts[1]), parts[2])
+
+    table = w("model.word_embeddings.weight", VOCAB, HIDDEN)
+    layers = []
+    for l in range(LAYERS):
+        p = f"model.layers.{l}."
+        layer = {
+            "norm1": w(p + "input_layernorm.weight", HIDDEN, around=1),
+            "norm2": w(p + "post_attention_layernorm.weight", HIDDEN, around=1),
+            "qkv": linear(p + "attention.query_key_value", (HEADS + 2 * kv) * HEAD, HIDDEN,
+                          config.get("use_qkv_bias", False)),
+            "dense": linear(p + "attention.dense", HIDDEN, HIDDEN, use_bias)}
+        if config.get("use_qk_norm"):
+            layer["q_norm"] = w(p + "attention.query_layernorm.weight", HEAD, around=1)
+            layer["k_norm"] = w(p + "attention.key_layernorm.weight", HEAD, around=1)
+        if l < config["first_k_dense_replace"]:
+            layer["mlp"] = mlp(p + "mlp.", INNER)
+        else:
+            layer["router"] = w(p + "mlp.gate.weight", experts, HIDDEN)
+            if config.get("moe_router_enable_expert_bias"):
+                layer["bias"] = w(p + "mlp.gate.expert_bias", experts)
+            layer["experts"] = [mlp(f"{p}mlp.experts.{e}.", size) for e in range(experts)]
+            if shared:
+                layer["shared"] = mlp(p + "mlp.shared_experts.", size * shared)
+        layers.append(layer)
+    final = w("model.norm.weight", HIDDEN, around=1)
+    head = w("lm_head.weight", VOCAB, HIDDEN)
+    if config.get("norm_head"):  # each column by its length
+        head = head / (np.sqrt((head * head).sum(0, keepdims=True)) + 1e-7)
+
+    def route(x, layer):
+        logits = x @ layer["router"].T
+        sigmoid = config.get("score_function") == "sigmoid"
+        scores = 1 / (1 + np.exp(-logits)) if sigmoid else softmax(logits)
+        keys = scores + layer.get("bias", 0.0)
+        if groups > 1:
+            grouped = keys.reshape(len(x), groups, -1)
+            two = np.sort(grouped, -1)[..., -2:].sum(-1)
+            closed = np.argsort(two, -1)[:, :groups - kept]
+            for row, out in zip(grouped, closed):
+                row[out] = -np.inf
+            keys = grouped.reshape(len(x), -1)
+        chosen = best(keys, config["num_experts_per_tok"])
+        shares = np.take_along_axis(scores, chosen, -1)
+        if config["norm_topk_prob"]:
+            shares = shares / shares.sum(-1, keepdims=True)
+        return chosen, shares * config.get("routed_scaling_factor", 1.0)
+
+    def feed_forward(x, layer):
+        if "mlp" in layer:
+            return run(x, layer["mlp"])
+        chosen, shares = route(x, layer)
+        y = np.stack([
+            sum(s * run(row, layer["experts"][e]) for e, s in zip(ids, weights))
+            for row, ids, weights in zip(x, chosen, shares)])
+        return y + run(x, layer["shared"]) if "shared" in layer else y
+
+    def forward(ids):
+        x = table[ids]
+        for layer in layers:
+            qkv = apply(rms_norm(x, layer["norm1"], eps), layer["qkv"])
+            cut = [HEADS * HEAD, (HEADS + kv) * HEAD]
+            q, k, v = (heads_of(t, n) for t, n in zip(np.split(qkv, cut, -1), (HEADS, kv, kv)))
+            if "q_norm" in layer:
+                q, k = rms_norm(q, layer["q_norm"], eps), rms_norm(k, layer["k_norm"], eps)
+            q, k = rope(q, theta, dims), rope(k, theta, dims)
+            x = x + apply(attend(q, k, v, HEAD ** -0.5), layer["dense"])
+            x = x + feed_forward(rms_norm(x, layer["norm2"], eps), layer)
+        return rms_norm(x, final, eps) @ head.T
+    return forward
+
+
+def dbrx(w, config):
+    """DBRX (Databricks 2024): clipped projections, layer norms without bias."""
+    attention, ffn = config["attn_config"], config["ffn_config"]
+    kv, clip, theta = attention["kv_n_heads"], attention["clip_qkv"], attention["rope_theta"]
+    experts, size, eps = ffn["moe_num_experts"], ffn["ffn_hidden_size"], 1e-5
+    table = w("transformer.wte.weight", VOCAB, HIDDEN)
+    layers = []
+    for l in range(LAYERS):
+        p = f"transformer.blocks.{l}."
+        layers.append([
+            w(p + "norm_attn_norm.norm_1.weight", HIDDEN, around=1),
+            w(p + "norm_attn_norm.attn.Wqkv.weight", (HEADS + 2 * kv) * HEAD, HIDDEN),
+            w(p + "norm_attn_norm.attn.out_proj.weight", HIDDEN, HIDDEN),
+            w(p + "norm_attn_norm.norm_2.weight", HIDDEN, around=1),
+            w(p + "ffn.router.layer.weight", experts, HIDDEN),
+            *(w(p + f"ffn.experts.mlp.{n}", experts * size, HIDDEN).reshape(experts, size, HIDDEN)
+              for n in ("w1", "v1", "w2"))])
+    final = w("transformer.norm_f.weight", HIDDEN, around=1)
+    head = w("lm_head.weight", VOCAB, HIDDEN)
+
+    def forward(ids):
+        x = table[ids]
+        for norm1, pack, o, norm2, router, w1, v1, w2 in layers:
+            qkv = np.clip(layer_norm(x, norm1, eps) @ pack.T, -clip, clip)
+            cut = [HEADS * HEAD, (HEADS + kv) * HEAD]
+            q, k, v = (heads_of(t, n) for t, n in zip(np.split(qkv, cut, -1), (HEADS, kv, kv)))
+            x = x + attend(rope(q, theta), rope(k, theta), v, HEAD ** -0.5) @ o.T
+            y = layer_norm(x, norm2, eps)
+            scores = softmax(y @ router.T)
+            chosen = best(scores, ffn["moe_top_k"])
+            shares = np.take_along_axis(scores, chosen, -1)
+            shares = shares / np.abs(shares).sum(-1, keepdims=True)
+            parts = [(w1[e], v1[e], w2[e].T) for e in range(experts)]
+            x = x + mixture(y, chosen, shares, parts)
+        return layer_norm(x, final, eps) @ head.T
+    return forward
+
+
+def phi3small(w, config):
+    """Phi 3 small (Abdin et al. 2024): block-sparse layers and clipped GEGELU."""
+    eps, kv = config["layer_norm_epsilon"], config["num_key_value_heads"]
+    inner, limit = config["ff_intermediate_size"], config["gegelu_limit"]
+    group = HEADS // kv
+    block, local = config["blocksparse_block_size"], config["blocksparse_num_local_blocks"]
+    stride = config["blocksparse_vert_stride"]
+    table = w("model.embed_tokens.weight", VOCAB, HIDDEN)
+    layers = []
+    for l in range(LAYERS):
+        p = f"model.layers.{l}."
+        parts = []
+        for name, rows, cols in (
+                ("self_attn.query_key_value", (HEADS + 2 * kv) * HEAD, HIDDEN),
+                ("self_attn.dense", HIDDEN, HIDDEN),
+                ("mlp.up_proj", 2 * inner, HIDDEN), ("mlp.down_proj", HIDDEN, inner)):
+            parts.append((w(f"{p}{name}.weight", rows, cols), w(f"{p}{name}.bias", rows)))
+        norms = [(w(f"{p}{n}.weight", HIDDEN, around=1), w(f"{p}{n}.bias", HIDDEN))
+                 for n in ("input_layernorm", "post_attention_layernorm")]
+        layers.append((parts, norms))
+    final = (w("model.final_layernorm.weight", HIDDEN, around=1), w("model.final_layernorm.bias", HIDDEN))
+
+    def sparse_mask(length):
+        blocks = np.arange(length) // block
+        q, k = blocks[None, :, None], blocks[None, None, :]
+        head = np.arange(1, HEADS + 1)[:, None, None]
+        seen = (q - k < local) | ((k + head) % stride == 0)
+        return np.where(seen, 0.0, -np.inf)
+
+    def forward(ids):
+        x = config["mup_embedding_multiplier"] * table[ids]
+        for l, (parts, norms) in enumerate(layers):
+            (qkv_w, qkv_b), (o_w, o_b), (up_w, up_b), (down_w, down_b) = parts
+            y = layer_norm(x, norms[0][0], eps, norms[0][1]) @ qkv_w.T + qkv_b
+            # By key head: its query heads, the key, the value.
+            y = y.reshape(len(ids), kv, group + 2, HEAD)
+            q = y[:, :, :-2].reshape(len(ids), HEADS, HEAD).transpose(1, 0, 2)
+            k, v = y[:, :, -2].transpose(1, 0, 2), y[:, :, -1].transpose(1, 0, 2)
+            base, scale = config["rope_embedding_base"], config["rope_position_scale"]
+            q, k = rope(q, base, scale=scale), rope(k, base, scale=scale)
+            sparse = l % config["dense_attention_every_n_layers"] == 0
+            added = sparse_mask(len(ids)) if sparse else 0.0
+            mixed = attend(q, k, v, config["mup_attn_multiplier"] / HEAD, added)
+            x = x + mixed @ o_w.T + o_b
+            y = layer_norm(x, norms[1][0], eps, norms[1][1]) @ up_w.T + up_b
+            gate, up = np.minimum(y[:, ::2], limit), np.clip(y[:, 1::2], -limit, limit)
+            x = x + (gate / (1 + np.exp(-1.702 * gate)) * (up + 1)) @ down_w.T + down_b
+        logits = layer_norm(x, final[0], eps, final[1]) @ table.T / config["mup_width_multiplier"]
+        logits[:, config["dummy_token_indices"]] = -np.inf
+        return logits
+    return forward
+
+
+BAICHUAN = {
+    "model_type": "baichuan", "architectures": ["BaichuanForCausalLM"], "hidden_size": HIDDEN,
+    "intermediate_size": INNER, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS,
+    "vocab_size": VOCAB, "rms_norm_eps": 1e-3, "hidden_act": "silu", "tie_word_embeddings": False}
+BAILING = {
+    "model_type": "bailing_moe", "architectures": ["BailingMoeForCausalLM"], "hidden_size": HIDDEN,
+    "intermediate_size": INNER, "moe_intermediate_size": 12, "num_attention_heads": HEADS,
+    "num_key_value_heads": 2, "num_hidden_layers": LAYERS, "vocab_size": VOCAB,
+    "rms_norm_eps": 1e-3, "rope_theta": 7000.0, "max_position_embeddings": 128,
+    "tie_word_embeddings": False, "norm_topk_prob": True, "num_experts_per_tok": 3}
+CASES = {
+    "baichuan_alibi": (
+        lambda w, c: baichuan(w, c, True, False), {**BAICHUAN, "model_max_length": 128}, 24),
+    "baichuan2": (
+        lambda w, c: baichuan(w, c, False, True),
+        {**BAICHUAN, "max_position_embeddings": 128, "z_loss_weight": 0}, 24),
+    "bailing_moe": (
+        bailing_moe,
+        {**BAILING, "num_experts": 5, "num_shared_experts": 2, "first_k_dense_replace": 1,
+         "norm_head": True, "use_bias": True, "use_qkv_bias": False}, 24),
+    "bailing_moe_groups": (
+        bailing_moe,
+        {**BAILING, "num_experts": 8, "num_shared_experts": 0, "first_k_dense_replace": 0,
+         "n_group": 4, "topk_group": 2, "score_function": "sigmoid", "use_qk_norm": True,
+         "use_qkv_bias": True, "moe_router_enable_expert_bias": True, "partial_rotary_factor": 0.5,
+         "routed_scaling_factor": 2.5}, 24),
+    "dbrx": (
+        dbrx,
+        {"model_type": "dbrx", "architectures": ["DbrxForCausalLM"], "d_model": HIDDEN,
+         "n_heads": HEADS, "n_layers": LAYERS, "max_seq_len": 128, "vocab_size": VOCAB,
+         "tie_word_embeddings": False,
+         "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.9, "rope_theta": 7000.0},
+         "ffn_config": {"ffn_hidden_size": 12, "moe_num_experts": 5, "moe_top_k": 3,
+                        "moe_normalize_expert_weights": 1, "ffn_act_fn": {"name": "silu"}}}, 24),
+    "phi3small": (
+        phi3small,
+        {"model_type": "phi3small", "architectures": ["Phi3SmallForCausalLM"],
+         "hidden_size": HIDDEN, "ff_intermediate_size": INNER, "num_attention_heads": HEADS,
+         "num_key_value_heads": 2, "num_hidden_layers": LAYERS, "vocab_size": VOCAB,
+         "layer_norm_epsilon": 1e-3, "gegelu_limit": 0.8, "hidden_act": "gegelu",
+         "dense_attention_every_n_layers": 2, "mup_attn_multiplier": 1.3, "mup_use_scaling": True,
+         "mup_embedding_multiplier": 3.0, "mup_width_multiplier": 2.0,
+         "rope_embedding_base": 7000, "rope_position_scale": 0.7, "max_position_embeddings": 512,
+         "blocksparse_block_size": 32, "blocksparse_num_local_blocks": 1,
+         "blocksparse_vert_stride": 3, "dummy_token_indices": [7, 31],
+         "tie_word_embeddings": True}, 140),
+}
+
+
+def main(out):
+    cases, arrays = {}, {}
+    for seed, (name, (build, config, length)) in enumerate(CASES.items(), 20):
+        weights = Weights()
+        forward = build(weights, config)
+        ids = list(np.random.default_rng(seed).integers(0, VOCAB, length))
+        logits, greedy, margins = forward(np.array(ids)), [], []
+        for _ in range(12):
+            second, first = np.sort(forward(np.array(ids + greedy))[-1])[-2:]
+            greedy.append(int(forward(np.array(ids + greedy))[-1].argmax()))
+            margins.append(first - second)
+        cases[name] = {"config": config, "tensors": weights.tensors}
+        arrays |= {
+            f"{name}.input_ids": np.array(ids, np.int32), f"{name}.logits": logits.astype(np.float32),
+            f"{name}.greedy": np.array(greedy, np.int32),
+            f"{name}.margins": np.array(margins, np.float32)}
+    rows = [f'"{name}": {json.dumps(case)}' for name, case in cases.items()]
+    (out / "text_families.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    save_file(arrays, out / "text_families.safetensors")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
