@@ -50,14 +50,6 @@ MoeSpec deepseek3_moe(const Config& config) {
   return moe;
 }
 
-MoeSpec local_experts_moe(const Config& config, const MlpSpec& expert) {
-  return {
-      .experts = config.get<int>("num_local_experts"),
-      .experts_per_token = config.get<int>("num_experts_per_tok"),
-      .expert = expert,
-      .routing = {.shares = Shares::renormalized}};
-}
-
 void mix_after_dense(
     const Config& config, DecoderSpec& decoder, const MoeSpec& moe) {
   int first = config.get_or("first_k_dense_replace", 0);
@@ -116,6 +108,8 @@ MoeSpec local_experts_moe(const Config& config, const MlpSpec& mlp) {
           {.intermediate_size = mlp.intermediate_size,
            .activation = mlp.activation},
       .routing = {.shares = Shares::renormalized}};
+}
+
 std::vector<NameRule> granite_moe_names() {
   const std::string block = "layers.{l}.block_sparse_moe";
   std::vector<NameRule> names = moe_names(block);

@@ -16,10 +16,6 @@ MoeSpec deepseek_moe(const Config& config);
 // best: the routing of DeepSeek 3.
 MoeSpec deepseek3_moe(const Config& config);
 
-// The spelling of Mixtral: num_local_experts of the MLP's form, of which
-// num_experts_per_tok share by a softmax over them.
-MoeSpec local_experts_moe(const Config& config, const MlpSpec& expert);
-
 // The mixture in place of the MLP from layer first_k_dense_replace on, every
 // moe_layer_freq layers.
 void mix_after_dense(

@@ -47,12 +47,10 @@ class Mlp : public Sublayer {
         .up = up_.get(),
         .down = down_.get(),
         .activation = spec.activation,
-        .gated = gated,
-        .clamp = spec.clamp,
-        .gate_scale = spec.gate_scale};
         .gated = spec.kind != MlpKind::plain,
         .in_turn = spec.kind == MlpKind::in_turn,
-        .clamp = spec.clamp};
+        .clamp = spec.clamp,
+        .gate_scale = spec.gate_scale};
     if (spec.activation == Activation::xielu) {
       weights_.xielu = stored_xielu(builder, role("xielu."));
     }

@@ -95,7 +95,6 @@ std::vector<std::string> plain_cases() {
   std::vector<std::string> names = testing::runnable_cases("text");
   std::erase_if(names, [](const std::string& name) {
     std::ifstream file(
-        testing::fixture_folder("text", name) / "model" / "config.json");
         testing::case_folder("text", name) / "model" / "config.json");
     nlohmann::json config = nlohmann::json::parse(file);
     const Family* family =

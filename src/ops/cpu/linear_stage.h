@@ -68,7 +68,6 @@ class GateUpStage {
   };
   void run_decode(int thread);
   void run_prefill(int thread);
-  // Of some columns of a row; changes gate and up.
   // Gate and up are products of their own.
   bool two_products() const {
     return form_.gated && !form_.in_turn;
@@ -77,7 +76,7 @@ class GateUpStage {
   // they are two; in turn, `up` is memory of `count` values.
   void finish(
       float* gate, float* up, float* h, int64_t first, int64_t count) const;
-  // Changes gate and up.
+  // Of some columns of a row; changes gate and up.
   void activate(float* gate, float* up, float* h, int64_t count) const;
 
   Context& context_;

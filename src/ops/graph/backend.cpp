@@ -366,6 +366,9 @@ class GraphBackend : public Backend {
   mx::array dense_mlp(
       const Step& step, const mx::array& x, const MlpWeights& weights) {
     mx::array y = multiply(step, x, *weights.up);
+    if (weights.in_turn) {
+      y = parted(y);
+    }
     if (weights.gate_scale != 1) {
       int rows = y.shape(0), width = y.shape(1);
       int gates = weights.gated ? width / 2 : width;
@@ -373,8 +376,6 @@ class GraphBackend : public Backend {
           mx::slice(y, {0, 0}, {rows, gates}), weights.gate_scale, nullptr);
       y = mx::slice_update(
           y, mx::astype(scaled, y.dtype()), mx::Shape{0, 0}, {rows, gates});
-    if (weights.in_turn) {
-      y = parted(y);
     }
     if (weights.activation == Activation::xielu) {
       y = xielu(weights.xielu, y);
