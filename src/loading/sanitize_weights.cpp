@@ -79,44 +79,6 @@ WeightTensor turned(const WeightTensor& tensor, TensorData data) {
   return out;
 }
 
-// [count, rows, cols] -> [count, cols, rows]
-WeightTensor turned_stack(const WeightTensor& tensor, TensorData data) {
-  WeightTensor out = tensor;
-  out.shape = {tensor.shape[0], tensor.shape[2], tensor.shape[1]};
-  if (data == TensorData::headers_only) {
-    return out;
-  }
-  std::byte* to = nullptr;
-  out = make_weight(tensor.dtype, out.shape, &to);
-  WeightTensor matrix = tensor;
-  matrix.shape = {tensor.shape[1], tensor.shape[2]};
-  matrix.bytes = tensor.bytes / size_t(tensor.shape[0]);
-  for (int64_t i = 0; i < tensor.shape[0]; ++i) {
-    WeightTensor other = turned(matrix, data);
-    std::memcpy(to, other.data, other.bytes);
-    matrix.data += matrix.bytes;
-    to += other.bytes;
-  }
-  return out;
-}
-
-// Stacks of experts that stand under their bare name are parameters that the
-// publisher multiplies from the right; as matrices of linears they end in
-// ".weight".
-void turn_bare_stack(
-    const NameMap& names,
-    const std::string& key,
-    WeightMap& weights,
-    TensorData data) {
-  const WeightTensor& tensor = weights.at(key);
-  if (tensor.ndim() == 3 && tensor.shape[0] > 0 && is_float(tensor.dtype) &&
-      names.is_input_first(key)) {
-    WeightTensor stack = turned_stack(tensor, data);
-    weights.erase(key);
-    weights.set(key + ".weight", std::move(stack));
-  }
-}
-
 void turn_input_first(
     const Config& config,
     const NameMap& names,
@@ -126,7 +88,6 @@ void turn_input_first(
     return;
   }
   for (const std::string& key : weights.keys()) {
-    turn_bare_stack(names, key, weights, data);
     auto [stem, part] = split_key(key);
     if (part != "weight" || !names.is_input_first(stem)) {
       continue;

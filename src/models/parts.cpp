@@ -319,10 +319,6 @@ std::unique_ptr<Embedding> PartBuilder::row(std::string_view role) const {
   return inputs_.backend.prepare_embedding({.table = std::move(table)});
 }
 
-bool PartBuilder::has(std::string_view role) const {
-  return inputs_.names.locate(role, inputs_.source.weights()).has_value();
-}
-
 WeightTensor PartBuilder::tensor(
     std::string_view role, const std::vector<Shape>& shapes) const {
   StemRows rows = require(role);

@@ -44,7 +44,6 @@ class PartBuilder {
   int64_t rope_switch_length() const;
   // A vector as a table of one row.
   std::unique_ptr<Embedding> row(std::string_view role) const;
-  bool has(std::string_view role) const;
   // A float tensor of any of the shapes, `<stem>.weight` or the stem itself.
   // Throws CheckpointError that states the first shape.
   WeightTensor tensor(

@@ -136,6 +136,7 @@ const std::vector<const Family*>& families() {
       &falcon_h1,
       &baichuan_m1,
       &minimax,
+      &qwen3_5_moe,
       &lfm2_moe,
       &granitemoehybrid,
       &nemotron_h,

@@ -63,7 +63,7 @@ class TimeMixing : public Sublayer {
 
   Tensor forward(const Flow& flow, const Tensor& x, const LinearOptions& around)
       const override {
-    auto& [backend, step, cache, projections] = flow;
+    auto& [backend, step, cache, kept] = flow;
     Tensor n = ops::norm(backend, step, x, *around.norm);
     Tensor delta = ops::recurrence(
         backend,
@@ -98,9 +98,9 @@ class TimeMixing : public Sublayer {
     if (v_mix_) {
       v_mix = ops::mlp(backend, step, xv, v_mix_->weights);
       op.v_mix = &v_mix;
-      op.v_first = &projections.at(0);
+      op.v_first = &kept.projections.at(0);
     } else {
-      projections[0] = v;
+      kept.projections[0] = v;
     }
     Tensor y = ops::recurrence(backend, step, op, cache, layer_);
     return ops::linear(backend, step, y, *out_, after_mixer(around));

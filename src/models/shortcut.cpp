@@ -21,13 +21,13 @@ class Shortcut : public Sublayer {
   Tensor forward(const Flow& flow, const Tensor& x, const LinearOptions& around)
       const override {
     if (experts_) {
-      flow.projections[layer_] =
+      flow.kept.projections[layer_] =
           experts_->forward(flow, x, {.norm = around.norm});
       return mlp_->forward(flow, x, around);
     }
     Tensor y = mlp_->forward(flow, x, around);
     return ops::add(
-        flow.backend, flow.step, y, flow.projections.at(layer_ - 1));
+        flow.backend, flow.step, y, flow.kept.projections.at(layer_ - 1));
   }
 
  private:

@@ -194,12 +194,7 @@ std::vector<RoleShape> attention_roles(
 
 std::vector<RoleShape> mlp_roles(const MlpSpec& spec, int64_t hidden_size) {
   std::vector<RoleShape> out;
-  add_mlp(
-      "mlp.",
-      spec.intermediate_size,
-      spec.kind == MlpKind::gated,
-      hidden_size,
-      out);
+  add_mlp("mlp.", spec.intermediate_size, spec.kind, hidden_size, out);
   return out;
 }
 

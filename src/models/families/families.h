@@ -91,6 +91,7 @@ extern const Family qwen3_next;
 extern const Family qwen3_5;
 extern const Family falcon_h1;
 extern const Family minimax;
+extern const Family qwen3_5_moe;
 extern const Family lfm2_moe;
 extern const Family granitemoehybrid;
 extern const Family nemotron_h;

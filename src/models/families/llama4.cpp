@@ -82,19 +82,20 @@ DecoderSpec llama4_decoder(const Config& given) {
 FamilyNames llama4_names() {
   const std::string block = "layers.{l}.feed_forward.";
   const std::string expert = "layers.{l}.moe.experts.{e}.";
-  std::vector<NameRule> rules = {
-      {block + "router", {"layers.{l}.moe.router"}},
-      stack_split_rows(
-          block + "experts.gate_up_proj", {expert + "gate", expert + "up"})};
+  const std::string stacks = block + "experts.";
+  std::vector<NameRule> rules = {{block + "router", {"layers.{l}.moe.router"}}};
   for (const std::string part : {"gate", "up", "down"}) {
     std::string stem = part + "_proj";
     rules.push_back({block + stem, {"layers.{l}.mlp." + part}});
     rules.push_back(
         {block + "shared_expert." + stem, {"layers.{l}.moe.shared." + part}});
-    rules.push_back(stack_experts(block + "experts." + stem, expert + part));
+    rules.push_back(stack_experts(stacks + stem, expert + part));
   }
   FamilyNames names = wrapped(hf_decoder_names(rules));
-  names.input_first = {"moe.experts.0.gate", "moe.experts.0.down"};
+  names.stacks = {
+      {.stem = stacks + "gate_up_proj",
+       .parts = {stacks + "gate_proj", stacks + "up_proj"}},
+      {.stem = stacks + "down_proj", .parts = {stacks + "down_proj"}}};
   return names;
 }
 

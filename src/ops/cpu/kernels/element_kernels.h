@@ -46,9 +46,6 @@ inline F activated(F x) {
       return f_sub(f_mul(f_set(2), f_sigmoid(f_add(x, x))), f_set(1));
     case Activation::xielu:
       break;  // NormKernels::xielu
-    case Activation::tanh:
-      // 2 sigmoid(2 x) - 1
-      return f_fma(f_set(2), f_sigmoid(f_add(x, x)), f_set(-1));
     case Activation::sigmoid:
       return f_sigmoid(x);
   }

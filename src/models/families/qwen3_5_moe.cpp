@@ -1,0 +1,56 @@
+// Qwen 3.5 MoE: Qwen 3.5 with a mixture in every layer, gate and up of all its
+// experts in one tensor.
+#include "models/config_reading_moe.h"
+#include "models/config_reading_recurrent.h"
+#include "models/families/families.h"
+#include "models/families/qwen3_hybrid.h"
+
+namespace mlxcel {
+
+namespace {
+
+DecoderSpec qwen3_5_moe_decoder(const Config& config) {
+  MlpSpec none{
+      .intermediate_size = config.get<int>("moe_intermediate_size"),
+      .activation = activation_from_name(config, "hidden_act", "silu")};
+  DecoderSpec decoder =
+      qwen3_hybrid_decoder(config, none, DeltaProjections::separate);
+  MoeSpec moe = softmax_moe(config, "moe_intermediate_size");
+  moe.routing.shares = Shares::renormalized;
+  add_shared_expert(config, moe);
+  for (BlockSpec& block : decoder.blocks) {
+    block.moe = moe;
+  }
+  return decoder;
+}
+
+FamilyNames qwen3_5_moe_names() {
+  const std::string block = "layers.{l}.mlp.";
+  const std::string part = block + "switch_mlp.";
+  FamilyNames names = qwen3_5_names(join(
+      {moe_names("layers.{l}.mlp"), shared_expert_names("layers.{l}.mlp")}));
+  names.stacks = {
+      {.stem = block + "experts.gate_up_proj",
+       .parts = {part + "gate_proj", part + "up_proj"},
+       .input_first = false},
+      {.stem = block + "experts.down_proj",
+       .parts = {part + "down_proj"},
+       .input_first = false}};
+  return names;
+}
+
+}  // namespace
+
+const Family qwen3_5_moe = {
+    .name = "Qwen 3.5 MoE",
+    .type = "Qwen35Moe",
+    .model_types = {"qwen3_5_moe", "qwen3_5_moe_text"},
+    .architectures =
+        {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"},
+    .decoder = qwen3_5_moe_decoder,
+    .names = qwen3_5_moe_names(),
+    .features = {"attention_bias", "num_experts", "layer_types"},
+    .dropped = {"mtp.*", "*.mtp.*"},
+};
+
+}  // namespace mlxcel
