@@ -50,7 +50,7 @@ const Family mamba = {
 
 const Family falcon_mamba = {
     .name = "Falcon Mamba",
-    .type = "FalconMamba",
+    .type = "Mamba",
     .model_types = {"falcon_mamba"},
     .architectures = {"FalconMambaForCausalLM"},
     .decoder = falcon_mamba_decoder,

@@ -19,6 +19,7 @@ const Family qwen3_5 = {
     .type = "Qwen35",
     .model_types = {"qwen3_5", "qwen3_5_text"},
     .architectures = {"Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"},
+    .vision_type = "Qwen35VLM",
     .decoder = qwen3_5_decoder,
     .names = qwen3_5_names(),
     .features = {"attention_bias", "layer_types"},
