@@ -217,6 +217,13 @@ BlockSpec gated_block(const Config& config, const RopeDefaults& rope) {
       .mlp = gated_mlp(config)};
 }
 
+AttentionBias attention_bias(bool inputs, bool output) {
+  if (inputs) {
+    return output ? AttentionBias::all : AttentionBias::qkv;
+  }
+  return output ? AttentionBias::output : AttentionBias::none;
+}
+
 void bias_everywhere(
     const Config& config, std::string_view key, BlockSpec& block) {
   if (config.get_or(key, false)) {

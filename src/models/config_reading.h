@@ -77,6 +77,9 @@ NormSpec rms_norm(const Config& config);
 // The block of Llama: a norm before attention and before a gated MLP.
 BlockSpec gated_block(const Config& config, const RopeDefaults& rope = {});
 
+// Of q, k and v, and of the output projection.
+AttentionBias attention_bias(bool inputs, bool output);
+
 // Gives all projections of attention and MLP a bias where `key` is true.
 void bias_everywhere(
     const Config& config, std::string_view key, BlockSpec& block);

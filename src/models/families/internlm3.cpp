@@ -10,15 +10,7 @@ DecoderSpec internlm3_decoder(const Config& config) {
   BlockSpec block = gated_block(config);
   bool qkv = config.get_or("qkv_bias", false);
   bool others = config.get_or("bias", false);
-  if (others && !qkv) {
-    throw ConfigError(
-        cat(config.file(), ": bias is true and qkv_bias is not"),
-        "a bias on the output projection alone is not supported",
-        "check both against the weights");
-  }
-  block.attention.bias = others ? AttentionBias::all
-                         : qkv  ? AttentionBias::qkv
-                                : AttentionBias::none;
+  block.attention.bias = attention_bias(qkv, others);
   block.mlp.bias = others ? MlpBias::all : MlpBias::none;
   return uniform_decoder(config, block, HeadKind::own);
 }

@@ -9,17 +9,9 @@ namespace {
 DecoderSpec seed_oss_decoder(const Config& published) {
   Config config = with_defaults(published, {{"head_dim", 128}});
   BlockSpec block = gated_block(config);
-  bool inputs = config.get_or("attention_bias", true);
-  bool output = config.get_or("attention_out_bias", false);
-  if (output && !inputs) {
-    throw ConfigError(
-        cat(config.file(), ": attention_out_bias without attention_bias"),
-        "a bias on the output projection alone is not supported",
-        "check both against the weights");
-  }
-  block.attention.bias = output   ? AttentionBias::all
-                         : inputs ? AttentionBias::qkv
-                                  : AttentionBias::none;
+  block.attention.bias = attention_bias(
+      config.get_or("attention_bias", true),
+      config.get_or("attention_out_bias", false));
   return uniform_decoder(config, block, HeadKind::own);
 }
 
