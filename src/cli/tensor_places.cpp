@@ -45,7 +45,9 @@ std::string role_of(
   if (!out.empty()) {
     return out;
   }
-  return is_dropped(family, key) ? "dropped" : "no place: loading will refuse";
+  return is_dropped(family, key, names.spec().blocks.size())
+             ? "dropped"
+             : "no place: loading will refuse";
 }
 
 }  // namespace
