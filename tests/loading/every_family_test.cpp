@@ -355,7 +355,7 @@ TEST_P(EveryFamily, SurgeryScalesWhatItsPatternsName) {
   for (const auto& [key, tensor] : weights_) {
     bool matrix = tensor.ndim() == 2 || tensor.ndim() == 3;
     if (!matrix || !is_float(tensor.dtype) || !key.ends_with(".weight") ||
-        is_dropped(*family_, key)) {
+        is_dropped(*family_, key, names_->spec().blocks.size())) {
       continue;
     }
     float factor = 0.75f + 0.125f * float(number++ % 5);
