@@ -237,7 +237,7 @@ def ratios_of(figures, name):
     out = {}
     for key, theirs in figures[name].items():
         ours = figures["mlxcel"].get(key, [])
-        lower = key.endswith("ms")
+        lower = key.endswith(("ms", "%"))
         out[key] = [(b / a if lower else a / b) for a, b in zip(ours, theirs)]
     return out
 
@@ -255,6 +255,7 @@ def measure(name, plain, adapted, options, log, figures, seed):
         first, second = first_token(server, seed + 500)
         note("first token, new prompt, ms", first)
         note("first token, shared beginning, ms", second)
+        note("first token, shared to new, %", 100 * second / first)
     if adapted:
         with Server(adapted, log) as server:
             load(server, options.streams, 8, in_turn, seed + 900)
@@ -292,8 +293,11 @@ def one_round(options, turn, ours, theirs, log, figures):
                       with_adapters if theirs else None))
     for name, plain, adapted in turns if turn % 2 == 0 else turns[::-1]:
         measure(name, plain, adapted, options, log, figures, seed)
-    figures["mlxcel"].setdefault("bare engine, decoding alone", []).append(
-        bare_engine(options))
+    bare = bare_engine(options)
+    served = figures["mlxcel"]["no adapter, decoding alone"][-1]
+    figures["mlxcel"].setdefault("bare engine, decoding alone", []).append(bare)
+    figures["mlxcel"].setdefault("served to bare engine, %", []).append(
+        100 * served / bare)
 
 
 def main():

@@ -103,8 +103,8 @@ nlohmann::json parse_any_body(std::string_view body) {
   }
   try {
     return parse_json(body, "the request's body");
-  } catch (const Error& error) {
-    throw Failure::bad_request(error.what());
+  } catch (const Error& error) {  // what to do is said for files
+    throw Failure::bad_request(cat(error.summary(), ": ", error.why()));
   }
 }
 

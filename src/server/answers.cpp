@@ -67,6 +67,14 @@ http::Task<std::vector<GenerationPart>> collect(
   co_return whole;
 }
 
+http::Task<bool> send_event(
+    http::Response& response, const nlohmann::json& event) {
+  std::string name = event["type"].get<std::string>();
+  std::string text = http::dump_json(event);
+  bool sent = co_await response.write(http::event(text, name));
+  co_return sent;
+}
+
 void log_generation(http::Response& response, const GenerationEnd& end) {
   // Several answers of one request: their tokens count together.
   for (const auto& [name, value] : response.log_fields()) {

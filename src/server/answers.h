@@ -5,6 +5,8 @@
 #include "server/routes.h"
 
 #include <memory>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace mlxcel::server {
@@ -34,9 +36,26 @@ class Answers {
   std::shared_ptr<GenerationHandle> handle_;
 };
 
+// What `read` makes of the request's body. A long one is read on a thread that
+// may block: its tokens take a while, and other connections share this one.
+template <typename Function>
+http::Task<std::invoke_result_t<Function&>> read_aside(
+    const http::Request& request, http::Response& response, Function read) {
+  constexpr size_t kLongBody = size_t(64) << 10;
+  if (request.body.size() <= kLongBody) {
+    co_return read();
+  }
+  auto result = co_await http::background(response.executor(), read);
+  co_return std::move(result);
+}
+
 // Awaits all ends: one whole part a request, in order. Empty when the client is
 // gone.
 http::Task<std::vector<GenerationPart>> collect(Answers& answers, size_t count);
+
+// An event under the name of its type. False when the client is gone.
+http::Task<bool> send_event(
+    http::Response& response, const nlohmann::json& event);
 
 // Facts for the access log.
 void log_generation(http::Response& response, const GenerationEnd& end);

@@ -2,6 +2,7 @@
 #include "core/error.h"
 #include "server/chat_message.h"
 #include "server/chat_plan.h"
+#include "server/logprobs.h"
 #include "server/openai.h"
 #include "server/request_fields.h"
 #include "server/routes.h"
@@ -73,29 +74,13 @@ std::vector<GenerationRequest> choices_of(const Chat& chat) {
   return out;
 }
 
-json token_entry(const ServedModel& model, int32_t token, float logprob) {
-  std::string text = model.piece(token);
-  json bytes = json::array();
-  for (unsigned char byte : text) {
-    bytes.push_back(byte);
-  }
-  return {{"token", text}, {"logprob", logprob}, {"bytes", bytes}};
-}
-
 json logprobs_of(const App& app, const Chat& chat, const GenerationPart& part) {
   if (chat.generation.logprobs < 0) {
     return nullptr;
   }
-  json content = json::array();
-  for (const TokenLogprob& entry : part.logprobs) {
-    json one = token_entry(app.model, entry.token, entry.logprob);
-    one["top_logprobs"] = json::array();
-    for (const auto& [token, logprob] : entry.top) {
-      one["top_logprobs"].push_back(token_entry(app.model, token, logprob));
-    }
-    content.push_back(std::move(one));
-  }
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
+  return {
+      {"content", logprobs_json(app.model, part.logprobs)},
+      {"refusal", nullptr}};
 }
 
 json envelope(const Chat& chat, const char* object) {
@@ -172,21 +157,15 @@ http::Task<> stream_chat(
       }
     }
   }
-  if (chat.stream.include_usage) {
-    json chunk = envelope(chat, "chat.completion.chunk");
-    chunk["usage"] = usage_of(ends, chat.n);
-    bool sent = co_await write_chunk(response, chunk);
-    if (!sent) {
-      co_return;
-    }
-  }
-  json done = nullptr;
-  co_await write_chunk(response, done);
+  json last = envelope(chat, "chat.completion.chunk");
+  json usage = usage_of(ends, chat.n);
+  co_await end_stream(response, chat.stream, last, usage);
 }
 
 http::Task<> answer_chat(
     const App& app, const http::Request& request, http::Response& response) {
-  Chat chat = read_chat(app, request);
+  auto read = [&] { return read_chat(app, request); };
+  Chat chat = co_await read_aside(request, response, read);
   if (chat.stream.stream) {
     co_await stream_chat(app, chat, response);
     co_return;
@@ -214,6 +193,13 @@ http::Task<> answer_chat(
   response.send_json(200, body);
 }
 
+http::Task<> count_tokens(
+    const App& app, const http::Request& request, http::Response& response) {
+  auto read = [&] { return read_chat(app, request).generation.prompt.size(); };
+  size_t tokens = co_await read_aside(request, response, read);
+  response.send_json(200, input_tokens_json(tokens));
+}
+
 }  // namespace
 
 void add_chat_routes(http::Router& router, const App& app) {
@@ -225,12 +211,10 @@ void add_chat_routes(http::Router& router, const App& app) {
     return answer_chat(app, request, response);
   };
   router.add({"/v1/chat/completions", "/chat/completions"}, route);
-  route.handler = http::immediate(
-      [&app](const http::Request& request, http::Response& response) {
-        Chat chat = read_chat(app, request);
-        response.send_json(
-            200, input_tokens_json(chat.generation.prompt.size()));
-      });
+  route.handler = [&app](
+                      const http::Request& request, http::Response& response) {
+    return count_tokens(app, request, response);
+  };
   router.add(
       {"/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"},
       route);

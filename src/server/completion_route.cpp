@@ -2,6 +2,7 @@
 #include "core/error.h"
 #include "server/answers.h"
 #include "server/chat_plan.h"
+#include "server/logprobs.h"
 #include "server/request_fields.h"
 #include "server/routes.h"
 
@@ -136,30 +137,6 @@ json settings_of(const GenerationRequest& request) {
   };
 }
 
-json probability(const ServedModel& model, int32_t token, float logprob) {
-  std::string text = model.piece(token);
-  json bytes = json::array();
-  for (unsigned char byte : text) {
-    bytes.push_back(byte);
-  }
-  return {
-      {"id", token}, {"token", text}, {"bytes", bytes}, {"logprob", logprob}};
-}
-
-json probabilities(
-    const ServedModel& model, const std::vector<TokenLogprob>& logprobs) {
-  json out = json::array();
-  for (const TokenLogprob& entry : logprobs) {
-    json one = probability(model, entry.token, entry.logprob);
-    one["top_logprobs"] = json::array();
-    for (const auto& [token, logprob] : entry.top) {
-      one["top_logprobs"].push_back(probability(model, token, logprob));
-    }
-    out.push_back(std::move(one));
-  }
-  return out;
-}
-
 const char* stop_type(StopKind stop) {
   switch (stop) {
     case StopKind::eos:
@@ -234,7 +211,7 @@ json result_of(
   std::string text = app.model.tokenizer->decode(end.tokens, true);
   out["has_new_line"] = text.find('\n') != std::string::npos;
   if (generation.logprobs >= 0 && !request.stream) {
-    out["completion_probabilities"] = probabilities(app.model, part.logprobs);
+    out["completion_probabilities"] = logprobs_json(app.model, part.logprobs);
   }
   return only(out, request.response_fields);
 }
@@ -261,7 +238,7 @@ http::Task<> stream_answer(
           {"id_slot", part->index}};
       if (request.generations[part->index].logprobs >= 0) {
         piece["completion_probabilities"] =
-            probabilities(app.model, part->logprobs);
+            logprobs_json(app.model, part->logprobs);
       }
       bool sent = co_await response.write(http::event(http::dump_json(piece)));
       if (!sent) {
@@ -281,7 +258,8 @@ http::Task<> stream_answer(
 
 http::Task<> complete(
     const App& app, const http::Request& request, http::Response& response) {
-  CompletionRequest wanted = read_request(app, request);
+  auto read = [&] { return read_request(app, request); };
+  CompletionRequest wanted = co_await read_aside(request, response, read);
   if (wanted.stream) {
     co_await stream_answer(app, wanted, response);
     co_return;

@@ -5,6 +5,8 @@
 
 namespace mlxcel::server {
 
+using nlohmann::json;
+
 TokenLogprob logprob_of(std::span<const float> logits, int32_t token, int top) {
   float best = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -33,6 +35,34 @@ TokenLogprob logprob_of(std::span<const float> logits, int32_t token, int top) {
   std::sort(ids.begin(), end, better);
   for (auto id = ids.begin(); id != end; ++id) {
     out.top.emplace_back(*id, logprob(*id));
+  }
+  return out;
+}
+
+namespace {
+
+json token_json(const ServedModel& model, int32_t token, float logprob) {
+  std::string text = model.piece(token);
+  json bytes = json::array();
+  for (unsigned char byte : text) {
+    bytes.push_back(byte);
+  }
+  return {
+      {"id", token}, {"token", text}, {"bytes", bytes}, {"logprob", logprob}};
+}
+
+}  // namespace
+
+json logprobs_json(
+    const ServedModel& model, const std::vector<TokenLogprob>& logprobs) {
+  json out = json::array();
+  for (const TokenLogprob& entry : logprobs) {
+    json one = token_json(model, entry.token, entry.logprob);
+    one["top_logprobs"] = json::array();
+    for (const auto& [token, logprob] : entry.top) {
+      one["top_logprobs"].push_back(token_json(model, token, logprob));
+    }
+    out.push_back(std::move(one));
   }
   return out;
 }

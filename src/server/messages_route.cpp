@@ -223,13 +223,6 @@ class Blocks {
   int index_ = -1;
 };
 
-http::Task<bool> send_event(http::Response& response, const json& event) {
-  std::string name = event["type"].get<std::string>();
-  std::string text = http::dump_json(event);
-  bool sent = co_await response.write(http::event(text, name));
-  co_return sent;
-}
-
 http::Task<> stream_messages(
     const App& app, MessagesRequest& request, http::Response& response) {
   Answers answers(app, response, {request.generation});
@@ -285,7 +278,8 @@ http::Task<> stream_messages(
 
 http::Task<> answer_messages(
     const App& app, const http::Request& request, http::Response& response) {
-  MessagesRequest wanted = read_request(app, request);
+  auto read = [&] { return read_request(app, request); };
+  MessagesRequest wanted = co_await read_aside(request, response, read);
   if (wanted.stream) {
     co_await stream_messages(app, wanted, response);
     co_return;
@@ -302,15 +296,21 @@ http::Task<> answer_messages(
   response.send_json(200, body);
 }
 
-void count_tokens(
-    const App& app, const http::Request& request, http::Response& response) {
+size_t tokens_of(const App& app, const http::Request& request) {
   json object = http::parse_body(request.body);
   ordered_json raw = ordered_json::parse(request.body);
   Body body(object);
   body.ignore({"model", "mcp_servers", "context_management", "cache_control"});
   ChatPlan plan = read_plan(body, raw, app.model);
   body.finish();
-  response.send_json(200, {{"input_tokens", plan.prompt.tokens.size()}});
+  return plan.prompt.tokens.size();
+}
+
+http::Task<> count_tokens(
+    const App& app, const http::Request& request, http::Response& response) {
+  auto read = [&] { return tokens_of(app, request); };
+  size_t tokens = co_await read_aside(request, response, read);
+  response.send_json(200, {{"input_tokens", tokens}});
 }
 
 }  // namespace
@@ -326,10 +326,10 @@ void add_messages_routes(http::Router& router, const App& app) {
   };
   router.add(route);
   route.path = "/v1/messages/count_tokens";
-  route.handler = http::immediate(
-      [&app](const http::Request& request, http::Response& response) {
-        count_tokens(app, request, response);
-      });
+  route.handler = [&app](
+                      const http::Request& request, http::Response& response) {
+    return count_tokens(app, request, response);
+  };
   router.add(route);
 }
 

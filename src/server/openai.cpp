@@ -87,4 +87,20 @@ http::Task<bool> write_chunk(http::Response& response, const json& chunk) {
   co_return sent;
 }
 
+http::Task<> end_stream(
+    http::Response& response,
+    const StreamOptions& options,
+    json envelope,
+    json usage) {
+  if (options.include_usage) {
+    envelope["usage"] = std::move(usage);
+    bool sent = co_await write_chunk(response, envelope);
+    if (!sent) {
+      co_return;
+    }
+  }
+  json done = nullptr;
+  co_await write_chunk(response, done);
+}
+
 }  // namespace mlxcel::server

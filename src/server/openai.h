@@ -33,6 +33,14 @@ struct StreamOptions {
 };
 StreamOptions read_stream_options(Body& body);
 
+// The end of a stream of chunks: the usage of all answers in the envelope of a
+// chunk, where it was asked for, and "[DONE]".
+http::Task<> end_stream(
+    http::Response& response,
+    const StreamOptions& options,
+    nlohmann::json envelope,
+    nlohmann::json usage);
+
 // Fields that say something about the client or the account.
 void ignore_client_fields(Body& body);
 

@@ -192,21 +192,15 @@ http::Task<> stream_completions(
       co_return;
     }
   }
-  if (request.stream.include_usage) {
-    json chunk = envelope(request);
-    chunk["usage"] = usage_of(ends, request.n);
-    bool sent = co_await write_chunk(response, chunk);
-    if (!sent) {
-      co_return;
-    }
-  }
-  json done = nullptr;
-  co_await write_chunk(response, done);
+  json last = envelope(request);
+  json usage = usage_of(ends, request.n);
+  co_await end_stream(response, request.stream, last, usage);
 }
 
 http::Task<> complete_openai(
     const App& app, const http::Request& request, http::Response& response) {
-  Completions wanted = read_completions(app, request);
+  auto read = [&] { return read_completions(app, request); };
+  Completions wanted = co_await read_aside(request, response, read);
   if (wanted.stream.stream) {
     if (wanted.echo && wanted.generations[0].logprobs >= 0) {
       Body::refuse(

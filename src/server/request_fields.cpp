@@ -133,6 +133,11 @@ void read_sampling(
   std::vector<std::string> breakers = model.defaults.dry_breakers;
   if (body.find("dry_sequence_breakers") != nullptr) {
     breakers = body.texts("dry_sequence_breakers");
+    constexpr size_t kMost = 64;  // each is looked for in every token
+    if (breakers.size() > kMost) {
+      Body::refuse(
+          "dry_sequence_breakers", cat("holds more than ", kMost, " texts"));
+    }
   }
   // Negative seeds other than -1 are seeds too.
   int64_t seed = body.integer("seed", -1);

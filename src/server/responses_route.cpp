@@ -246,9 +246,7 @@ class Events {
 
   http::Task<bool> send(json event) {
     event["sequence_number"] = number_++;
-    std::string name = event["type"].get<std::string>();
-    std::string text = http::dump_json(event);
-    bool sent = co_await response_.write(http::event(text, name));
+    bool sent = co_await send_event(response_, event);
     co_return sent;
   }
 
@@ -394,7 +392,8 @@ http::Task<> stream_response(
 
 http::Task<> respond(
     const App& app, const http::Request& request, http::Response& response) {
-  ResponsesRequest wanted = read_request(app, request);
+  auto read = [&] { return read_request(app, request); };
+  ResponsesRequest wanted = co_await read_aside(request, response, read);
   if (wanted.stream) {
     co_await stream_response(app, wanted, response);
     co_return;
@@ -414,6 +413,15 @@ http::Task<> respond(
   response.send_json(200, body);
 }
 
+http::Task<> count_tokens(
+    const App& app, const http::Request& request, http::Response& response) {
+  auto read = [&] {
+    return read_request(app, request).generation.prompt.size();
+  };
+  size_t tokens = co_await read_aside(request, response, read);
+  response.send_json(200, input_tokens_json(tokens));
+}
+
 }  // namespace
 
 void add_responses_routes(http::Router& router, const App& app) {
@@ -425,12 +433,10 @@ void add_responses_routes(http::Router& router, const App& app) {
     return respond(app, request, response);
   };
   router.add({"/v1/responses", "/responses"}, route);
-  route.handler = http::immediate(
-      [&app](const http::Request& request, http::Response& response) {
-        ResponsesRequest wanted = read_request(app, request);
-        response.send_json(
-            200, input_tokens_json(wanted.generation.prompt.size()));
-      });
+  route.handler = [&app](
+                      const http::Request& request, http::Response& response) {
+    return count_tokens(app, request, response);
+  };
   router.add({"/v1/responses/input_tokens", "/responses/input_tokens"}, route);
 }
 

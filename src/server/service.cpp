@@ -24,6 +24,29 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using http::Failure;
 
+// Every token is held against all of them, on the thread of all answers.
+void check_stops(const std::vector<std::string>& stops) {
+  constexpr size_t kMost = 128, kMostBytes = size_t(16) << 10;
+  size_t bytes = 0;
+  for (const std::string& stop : stops) {
+    bytes += stop.size();
+  }
+  if (stops.size() > kMost || bytes > kMostBytes) {
+    throw Failure::bad_request(
+        cat("there are ",
+            stops.size(),
+            " stop strings of ",
+            bytes,
+            " bytes; at most ",
+            kMost,
+            " of ",
+            kMostBytes,
+            " bytes together are looked for"),
+        "stop");
+  }
+  StopStrings valid(stops);
+}
+
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
@@ -129,8 +152,38 @@ void Service::check(const GenerationRequest& request) const {
           "logit_bias");
     }
   }
+  if (int64_t(request.sampling.logit_bias.size()) > vocab_size_) {
+    throw Failure::bad_request(
+        "'logit_bias' has more entries than the vocabulary has tokens",
+        "logit_bias");
+  }
   mlxcel::check(request.sampling);
-  StopStrings valid(request.stops);
+  check_stops(request.stops);
+}
+
+// An answer that is not streamed stays in memory until its end.
+void Service::check_size(const std::vector<GenerationRequest>& requests) const {
+  constexpr int64_t kMostEntries = int64_t(1) << 20;
+  int64_t entries = 0;
+  for (const GenerationRequest& request : requests) {
+    int64_t prompt = int64_t(request.prompt.size());
+    int64_t room = std::max<int64_t>(0, options_.context - prompt);
+    int64_t answer = request.max_tokens < 0 ? room : request.max_tokens;
+    if (request.logprobs >= 0 && !request.stream) {
+      entries += (request.logprobs + 1) * std::min(answer, kMostEntries);
+    }
+    if (request.logprobs >= 0 && request.prompt_logprobs) {
+      entries += (request.logprobs + 1) * prompt;
+    }
+  }
+  if (entries > kMostEntries) {
+    throw Failure::bad_request(
+        cat("the answer may hold ",
+            entries,
+            " log-probabilities, more than ",
+            kMostEntries,
+            "; ask for fewer alternatives or tokens, or for a stream"));
+  }
 }
 
 std::shared_ptr<GenerationHandle> Service::submit(
@@ -138,6 +191,7 @@ std::shared_ptr<GenerationHandle> Service::submit(
   for (const GenerationRequest& request : requests) {
     check(request);
   }
+  check_size(requests);
   auto handle = std::make_shared<GenerationHandle>();
   {
     std::lock_guard lock(mutex_);

@@ -90,6 +90,7 @@ class Service {
   };
 
   void check(const GenerationRequest& request) const;
+  void check_size(const std::vector<GenerationRequest>& requests) const;
   void loop();
   void start(Submission submission);
   void check_adapters(const AdapterChoice& choice) const;

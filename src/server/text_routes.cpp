@@ -1,5 +1,6 @@
 // POST /tokenize, /detokenize and /apply-template.
 #include "core/error.h"
+#include "server/answers.h"
 #include "server/body.h"
 #include "server/chat_prompt.h"
 #include "server/routes.h"
@@ -27,8 +28,7 @@ json piece_of(const ServedModel& model, int32_t token) {
   return bytes;
 }
 
-void tokenize(
-    const App& app, const http::Request& request, http::Response& response) {
+json tokenize(const App& app, const http::Request& request) {
   json object = http::parse_body(request.body);
   Body body(object);
   std::optional<std::string> content = body.text("content");
@@ -50,11 +50,10 @@ void tokenize(
       tokens.push_back(id);
     }
   }
-  response.send_json(200, {{"tokens", tokens}});
+  return {{"tokens", tokens}};
 }
 
-void detokenize(
-    const App& app, const http::Request& request, http::Response& response) {
+json detokenize(const App& app, const http::Request& request) {
   json object = http::parse_body(request.body);
   Body body(object);
   const json* tokens = body.find("tokens");
@@ -76,12 +75,10 @@ void detokenize(
     }
     ids.push_back(token.get<int32_t>());
   }
-  response.send_json(
-      200, {{"content", app.model.tokenizer->decode(ids, false)}});
+  return {{"content", app.model.tokenizer->decode(ids, false)}};
 }
 
-void apply_template(
-    const App& app, const http::Request& request, http::Response& response) {
+json apply_template(const App& app, const http::Request& request) {
   json object = http::parse_body(request.body);
   nlohmann::ordered_json raw = nlohmann::ordered_json::parse(request.body);
   Body body(object);
@@ -94,20 +91,29 @@ void apply_template(
   }
   body.ignore({"model"});
   body.finish();
-  response.send_json(200, {{"prompt", render_chat(input, app.model)}});
+  return {{"prompt", render_chat(input, app.model)}};
 }
 
-http::Route post(
-    const std::string& path,
+using Reader = json (*)(const App&, const http::Request&);
+
+http::Task<> answer(
     const App& app,
-    void (*handler)(const App&, const http::Request&, http::Response&)) {
+    Reader reader,
+    const http::Request& request,
+    http::Response& response) {
+  auto read = [&] { return reader(app, request); };
+  json body = co_await read_aside(request, response, read);
+  response.send_json(200, body);
+}
+
+http::Route post(const std::string& path, const App& app, Reader reader) {
   http::Route route;
   route.method = "POST";
   route.path = path;
-  route.handler = http::immediate(
-      [&app, handler](const http::Request& request, http::Response& response) {
-        handler(app, request, response);
-      });
+  route.handler = [&app, reader](
+                      const http::Request& request, http::Response& response) {
+    return answer(app, reader, request, response);
+  };
   return route;
 }
 

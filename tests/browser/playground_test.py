@@ -248,7 +248,8 @@ def main():
         try:
             wait_for("the server", lambda: urllib.request.urlopen(
                 f"http://127.0.0.1:{port}/health", timeout=5).status == 200)
-            for width, dark in ((390, False), (1280, True)):
+            for width, dark in ((390, False), (390, True), (1280, False),
+                                (1280, True)):
                 name = f"{width}-{'dark' if dark else 'light'}"
                 print(f"-- {name}")
                 browser = Browser(width, dark)

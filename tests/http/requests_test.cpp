@@ -120,7 +120,11 @@ TEST(HttpRequests, BodiesMustBeJson) {
   }
   EXPECT_EQ(client.call("POST", "/v1/echo").status, 400);
   std::string deep = "{\"a\":" + std::string(100'000, '[');
-  EXPECT_EQ(client.call("POST", "/v1/echo", deep).status, 400);
+  Answer refused = client.call("POST", "/v1/echo", deep);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(
+      refused.json()["error"]["message"],
+      "cannot read the request's body: nested deeper than 64 levels");
   EXPECT_EQ(client.call("POST", "/v1/echo", "{\"a\":1}").body, "{\"a\":1}");
 }
 

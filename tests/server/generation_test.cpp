@@ -379,6 +379,62 @@ TEST_F(ChainServer, BadRequestsNameWhatIsWrong) {
   }
 }
 
+TEST_F(ChainServer, ARequestCannotAskForMoreThanItMayCost) {
+  auto status = [&](const char* field, const json& value) {
+    json body = {{"prompt", "a"}, {"n_predict", 1}, {field, value}};
+    Answer answer = server->post("/completion", body);
+    if (answer.status != 200) {
+      EXPECT_EQ(answer.status, 400) << answer.body;
+      EXPECT_EQ(answer.json()["error"]["type"], "invalid_request_error");
+    }
+    return answer.status;
+  };
+  json few = json::array(), many = json::array(), biases = json::array();
+  for (int i = 0; i < 300; ++i) {
+    many.push_back("stop" + std::to_string(i));
+    biases.push_back({i % 200, 0.5});
+  }
+  few = std::vector<std::string>(64, "x");
+  EXPECT_EQ(status("stop", few), 200);
+  EXPECT_EQ(status("stop", many), 400);
+  EXPECT_EQ(status("stop", std::string(20000, 'x')), 400);
+  EXPECT_EQ(status("logit_bias", biases), 400);
+  json body = {{"dry_multiplier", 1}, {"prompt", "a"}, {"n_predict", 1}};
+  body["dry_sequence_breakers"] = few;
+  EXPECT_EQ(server->post("/completion", body).status, 200);
+  body["dry_sequence_breakers"] = many;
+  EXPECT_EQ(server->post("/completion", body).status, 400);
+  // 5 answers of 2047 tokens with 251 entries each.
+  body = {{"prompt", {"a", "b", "c", "d", "e"}}, {"n_probs", 250}};
+  Answer refused = server->post("/completion", body);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, ::testing::HasSubstr("log-probabilities"));
+  body["n_predict"] = 2;
+  EXPECT_EQ(server->post("/completion", body).status, 200);
+}
+
+TEST_F(ChainServer, LongBodiesAreReadAside) {
+  std::string text(100000, 'a');
+  EXPECT_EQ(
+      server->post("/tokenize", {{"content", text}}).json()["tokens"].size(),
+      text.size());
+  for (const char* route : {"/completion", "/v1/completions"}) {
+    Answer answer = server->post(route, {{"prompt", text}});
+    EXPECT_EQ(answer.status, 400) << route;
+    EXPECT_EQ(answer.json()["error"]["n_prompt_tokens"], text.size() + 1);
+  }
+  json chat = {{"messages", {{{"role", "user"}, {"content", text}}}}};
+  EXPECT_EQ(
+      server->post("/v1/chat/completions/input_tokens", chat)
+          .json()["input_tokens"],
+      text.size() + 1);
+  EXPECT_EQ(server->post("/v1/chat/completions", chat).status, 400);
+  EXPECT_EQ(
+      server->post("/v1/messages/count_tokens", chat).json()["input_tokens"],
+      text.size() + 1);
+  EXPECT_EQ(server->post("/v1/responses", {{"input", text}}).status, 400);
+}
+
 TEST_F(ChainServer, APromptBeyondTheContextGivesBothNumbers) {
   json body = {{"prompt", std::string(3000, 'a')}};
   Answer answer = server->post("/completion", body);
