@@ -14,6 +14,7 @@
 
 #ifdef __linux__
 #include <sched.h>
+#include <sys/resource.h>
 #endif
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -32,6 +33,13 @@ constexpr auto kSpinTime = std::chrono::microseconds(60);
 constexpr auto kYieldAfter = std::chrono::microseconds(15);
 constexpr int kLooksBetweenClockReads = 64;
 
+// The least time between two looks at how the threads get on.
+constexpr auto kAdaptInterval = std::chrono::milliseconds(10);
+// How long a thread that cost more than it gave is left out, at first and at
+// most.
+constexpr auto kFirstRest = std::chrono::milliseconds(100);
+constexpr auto kLongestRest = std::chrono::seconds(2);
+
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
   _mm_pause();
@@ -44,17 +52,20 @@ inline void relax() {
 // Whoever makes the condition true calls wake() after its atomic write.
 class Waiter {
  public:
+  // Waits that last longer than kYieldAfter are added to `waited`.
   template <typename Ready>
-  void wait(Ready ready, bool spin) {
-    if (spin_until(ready, spin)) {
-      return;
+  void wait(Ready ready, bool spin, std::atomic<int64_t>* waited = nullptr) {
+    Clock::time_point start{};
+    if (!spin_until(ready, spin, &start)) {
+      sleep_until(ready);
     }
-    std::unique_lock lock(mutex_);
-    // Sequentially consistent with wake(): either it sees the sleeper, or the
-    // sleeper sees the condition.
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    changed_.wait(lock, ready);
-    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    if (waited != nullptr && start != Clock::time_point{}) {
+      auto time = Clock::now() - start;
+      if (time > kYieldAfter) {
+        waited->fetch_add(
+            std::chrono::nanoseconds(time).count(), std::memory_order_relaxed);
+      }
+    }
   }
 
   void wake() {
@@ -66,7 +77,18 @@ class Waiter {
 
  private:
   template <typename Ready>
-  static bool spin_until(Ready& ready, bool spin) {
+  void sleep_until(Ready& ready) {
+    std::unique_lock lock(mutex_);
+    // Sequentially consistent with wake(): either it sees the sleeper, or the
+    // sleeper sees the condition.
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    changed_.wait(lock, ready);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  // `start` receives when the wait began, where it outlasts the first looks.
+  template <typename Ready>
+  static bool spin_until(Ready& ready, bool spin, Clock::time_point* start) {
     if (!spin) {  // more threads than CPUs: spinning would keep others waiting
       for (int i = 0; i < 4; ++i) {
         if (ready()) {
@@ -82,9 +104,9 @@ class Waiter {
       }
       relax();
     }
-    auto start = Clock::now();
+    *start = Clock::now();
     for (;;) {
-      auto waited = Clock::now() - start;
+      auto waited = Clock::now() - *start;
       if (waited > kSpinTime) {
         return ready();
       }
@@ -108,6 +130,17 @@ class Waiter {
   std::mutex mutex_;
   std::condition_variable changed_;
 };
+
+// How often other work took a CPU from this process's threads.
+int64_t preemptions() {
+#ifdef __linux__
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+#else
+  return 0;
+#endif
+}
 
 // Ends a job on the threads that wait at a barrier another one never reaches.
 struct BarrierBroken {};
@@ -211,7 +244,8 @@ int available_cpus() {
 }
 
 struct ThreadPool::State {
-  int threads = 1;
+  int threads = 1;  // that take part in jobs: the first ones
+  int all = 1;
   bool spin = true;
   std::vector<std::thread> workers;
 
@@ -221,12 +255,24 @@ struct ThreadPool::State {
   std::mutex error_mutex;
   std::exception_ptr error;
 
-  alignas(64) std::atomic<uint32_t> epoch{0};  // counts jobs
+  // Counts jobs, above 16 bits that say how many threads take part.
+  alignas(64) std::atomic<uint64_t> epoch{0};
   alignas(64) std::atomic<int> running{0};     // workers not done yet
   alignas(64) std::atomic<int> arrived{0};     // at the barrier
   alignas(64) std::atomic<uint32_t> phase{0};  // counts barriers passed
   std::atomic<bool> failed{false};
-  Waiter started, finished, passed;
+  Waiter started, finished, passed, parked;
+
+  // What adapt() goes by.
+  alignas(64) std::atomic<int64_t> waited{0};  // ns, all threads
+  Clock::time_point window = Clock::now();
+  int64_t window_preemptions = 0;
+  Clock::duration rest = kFirstRest;
+  Clock::time_point rest_ends{};
+
+  static int members(uint64_t epoch) {
+    return int(epoch & 0xffff);
+  }
 
   void run_job(int thread) {
     try {
@@ -245,11 +291,21 @@ struct ThreadPool::State {
   }
 
   void work(int thread) {
-    uint32_t seen = 0;
+    uint64_t seen = 0;
     for (;;) {
       started.wait(
           [&] { return epoch.load(std::memory_order_seq_cst) != seen; }, spin);
-      ++seen;
+      // Jobs go on without threads that take no part, so that this may be a
+      // later one; a job of this thread's waits for it.
+      seen = epoch.load(std::memory_order_seq_cst);
+      if (members(seen) <= thread) {
+        parked.wait(
+            [&] {
+              return members(epoch.load(std::memory_order_seq_cst)) > thread;
+            },
+            false);
+        continue;
+      }
       if (stop) {
         return;
       }
@@ -261,12 +317,19 @@ struct ThreadPool::State {
   }
 
   void begin() {
-    epoch.fetch_add(1, std::memory_order_seq_cst);
+    uint64_t last = epoch.load(std::memory_order_relaxed);
+    epoch.store(
+        ((last >> 16) + 1) << 16 | uint64_t(threads),
+        std::memory_order_seq_cst);
     started.wake();
+    if (members(last) < threads) {
+      parked.wake();
+    }
   }
 
   void shut_down() {
     stop = true;
+    threads = all;
     begin();
     for (auto& worker : workers) {
       worker.join();
@@ -276,10 +339,10 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   int cpus = available_cpus();
-  state_->threads = threads > 0 ? threads : cpus;
+  state_->threads = state_->all = threads > 0 ? threads : cpus;
   state_->spin = state_->threads <= cpus;
   try {
-    for (int thread = 1; thread < state_->threads; ++thread) {
+    for (int thread = 1; thread < state_->all; ++thread) {
       state_->workers.emplace_back(
           [state = state_.get(), thread] { state->work(thread); });
     }
@@ -310,10 +373,38 @@ void ThreadPool::run(const std::function<void(int thread)>& job) {
   if (state.threads > 1) {
     state.finished.wait(
         [&] { return state.running.load(std::memory_order_seq_cst) == 0; },
-        state.spin);
+        state.spin,
+        &state.waited);
   }
   if (state.error) {
     std::rethrow_exception(std::exchange(state.error, nullptr));
+  }
+}
+
+void ThreadPool::adapt() {
+  State& state = *state_;
+  auto now = Clock::now();
+  if (state.all == 1 || now - state.window < kAdaptInterval) {
+    return;
+  }
+  // What the others' waiting for late threads costs, in threads.
+  double lost = double(state.waited.exchange(0, std::memory_order_relaxed)) /
+                double(std::chrono::nanoseconds(now - state.window).count());
+  int64_t count = preemptions();
+  bool preempted = count > std::exchange(state.window_preemptions, count);
+  state.window = now;
+  // A thread that runs a share p of the time makes all n do n p of the work;
+  // without it they do n - 1, which is more when the n - 1 others wait for
+  // 1 - p > 1 / n of the time.
+  int n = state.threads;
+  if (n > 1 && preempted && lost * n > 0.9 * (n - 1)) {
+    --state.threads;
+    state.rest_ends = now + state.rest;
+    state.rest = std::min<Clock::duration>(2 * state.rest, kLongestRest);
+  } else if (n < state.all && now >= state.rest_ends) {
+    ++state.threads;
+  } else if (n == state.all) {
+    state.rest = std::max<Clock::duration>(state.rest * 7 / 8, kFirstRest);
   }
 }
 
@@ -337,7 +428,8 @@ void ThreadPool::barrier() {
   };
   state.passed.wait(
       [&] { return open() || state.failed.load(std::memory_order_seq_cst); },
-      state.spin);
+      state.spin,
+      &state.waited);
   if (!open()) {
     throw BarrierBroken();
   }

@@ -27,12 +27,18 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  // The threads that take part in jobs.
   int size() const;
 
   // Runs job(thread) on every thread, thread in [0, size()), and returns when
   // all are done. The first exception thrown by a job is rethrown here. Must
   // not be called from inside a job.
   void run(const std::function<void(int thread)>& job);
+
+  // Between jobs whose results do not depend on size(): takes out a thread
+  // whose CPU other work holds so much that the rest would be faster alone, and
+  // tries it again later. Cheap enough for every step of a model.
+  void adapt();
 
   // Inside a job: waits until every thread of the pool has arrived. All
   // threads must call it the same number of times.

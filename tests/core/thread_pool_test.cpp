@@ -54,6 +54,43 @@ TEST(ThreadPool, BarrierSeparatesThePhases) {
   }
 }
 
+// However many threads adapt() leaves, each runs every job once.
+TEST(ThreadPool, AdaptsBetweenJobs) {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> others;
+    for (int i = 0; i < available_cpus(); ++i) {
+      others.emplace_back([&] {
+        while (!stop) {
+        }
+      });
+    }
+    auto end =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+    while (std::chrono::steady_clock::now() < end) {
+      pool.adapt();
+      int size = pool.size();
+      ASSERT_GE(size, 1);
+      ASSERT_LE(size, threads);
+      std::vector<int> calls(static_cast<size_t>(threads));
+      std::atomic<int> wrong{0};
+      pool.run([&](int thread) {
+        ++calls[size_t(thread)];
+        pool.barrier();
+        for (int i = 0; i < threads; ++i) {
+          wrong += calls[size_t(i)] != (i < size ? 1 : 0);
+        }
+      });
+      EXPECT_EQ(wrong, 0);
+    }
+    stop = true;
+    for (std::thread& other : others) {
+      other.join();
+    }
+  }
+}
+
 TEST(ThreadPool, RethrowsAndStaysUsable) {
   ThreadPool pool(3);
   for (int thrower = 0; thrower < 3; ++thrower) {

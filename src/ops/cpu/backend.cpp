@@ -58,6 +58,7 @@ class CpuBackend : public Backend {
   }
 
   Tensor embed(const Step& step, const Embedding& table, float scale) override {
+    context_.pool.adapt();  // a step begins
     return cpu::embed(context_, step, table, scale);
   }
   Tensor norm(const Step&, const Tensor& x, const Norm& norm) override {
