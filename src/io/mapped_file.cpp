@@ -168,10 +168,12 @@ std::shared_ptr<const MappedFile> MappedFile::open(
   out->data_ = static_cast<const std::byte*>(data);
   out->size_ = size;
   out->file_backed_ = options.mmap;
+  // A hint; failing is harmless. File systems with large folios (ext4 since
+  // Linux 6.16, XFS) then keep what they read of the file in huge pages.
+  ::madvise(data, size, MADV_HUGEPAGE);
   if (options.mmap) {
     record_mapping(data, size, name);
   } else {
-    ::madvise(data, size, MADV_HUGEPAGE);  // a hint; failing is harmless
     read_fully(file.fd, static_cast<std::byte*>(data), size, name);
     ::mprotect(data, size, PROT_READ);
   }
