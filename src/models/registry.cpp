@@ -141,6 +141,7 @@ const std::vector<const Family*>& families() {
       &granitemoehybrid,
       &nemotron_h,
       &longcat_flash,
+      &kimi_linear,
       &dbrx,
       &bailing_moe,
       &phi3small,

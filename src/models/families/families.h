@@ -97,6 +97,7 @@ extern const Family granitemoehybrid;
 extern const Family nemotron_h;
 extern const Family baichuan_m1;
 extern const Family longcat_flash;
+extern const Family kimi_linear;
 extern const Family dbrx;
 extern const Family bailing_moe;
 extern const Family phi3small;

@@ -1,0 +1,119 @@
+// Kimi Linear: delta rule layers, latent attention that does not turn, experts.
+#include "models/config_reading_latent.h"
+#include "models/config_reading_layers.h"
+#include "models/config_reading_moe.h"
+#include "models/config_reading_recurrent.h"
+#include "models/families/families.h"
+
+#include <algorithm>
+
+namespace mlxcel {
+
+namespace {
+
+// With the usual names of what the published config calls otherwise.
+Config kimi_linear_config(const Config& given) {
+  return with_defaults(
+      renamed(
+          given,
+          {{"num_experts_per_token", "num_experts_per_tok"},
+           {"moe_renormalize", "norm_topk_prob"},
+           {"num_expert_group", "n_group"}}),
+      {{"qk_nope_head_dim", 128},
+       {"qk_rope_head_dim", 64},
+       {"v_head_dim", 128},
+       {"routed_scaling_factor", 2.446},
+       {"first_k_dense_replace", 1}});
+}
+
+std::shared_ptr<GatedDeltaSpec> kimi_linear_delta(const Config& config) {
+  Config linear = config.sub("linear_attn_config");
+  auto spec = std::make_shared<GatedDeltaSpec>();
+  int heads = linear.get<int>("num_heads"), dim = linear.get<int>("head_dim");
+  spec->heads = {heads, heads, dim, dim};
+  spec->taps = linear.get_or("short_conv_kernel_size", 4);
+  spec->projections = DeltaProjections::channels;
+  spec->split_convolution = true;
+  spec->gate = GateForm::sigmoid_of_norm;
+  spec->norm_eps = config.get<float>("rms_norm_eps");
+  return spec;
+}
+
+// layer_types, or what kda_layers leaves; it counts from 1.
+std::vector<std::string> kimi_linear_kinds(const Config& config, int layers) {
+  auto delta =
+      config.sub("linear_attn_config").find<std::vector<int>>("kda_layers");
+  std::vector<std::string> kinds;
+  for (int layer = 1; layer <= layers; ++layer) {
+    bool full =
+        delta ? std::find(delta->begin(), delta->end(), layer) == delta->end()
+              : layer > 1 && layer % 4 == 1;
+    kinds.emplace_back(full ? "full_attention" : "linear_attention");
+  }
+  return layer_kinds(
+      config, kinds.size(), {"full_attention", "linear_attention"}, kinds);
+}
+
+DecoderSpec kimi_linear_decoder(const Config& given) {
+  Config config = kimi_linear_config(given);
+  require_value(config, "moe_router_activation_func", "sigmoid");
+  LatentAttentionSpec attention = latent_attention(config, {});
+  attention.rope = nullptr;
+  BlockSpec block = latent_block(config, attention);
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  auto delta = kimi_linear_delta(config);
+  auto kinds = kimi_linear_kinds(config, int(decoder.blocks.size()));
+  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
+    if (kinds[layer] == "linear_attention") {
+      decoder.blocks[layer].mixer = delta;
+    }
+  }
+  if (config.get_or("num_experts", 0) > 0) {
+    mix_by_type(config, decoder, deepseek3_moe(config));
+  }
+  return decoder;
+}
+
+FamilyNames kimi_linear_names() {
+  const std::string layer = "layers.{l}.", block = layer + "self_attn";
+  const std::string moe = layer + "block_sparse_moe";
+  std::vector<NameRule> rules = {
+      {block + ".q_proj", {"layers.{l}.attention.q"}},
+      {block + ".o_proj", {"layers.{l}.attention.o"}},
+      {block + ".o_proj", {"layers.{l}.delta.out"}},
+      {block + ".f_a_proj", {"layers.{l}.delta.decay_low"}},
+      {block + ".f_b_proj", {"layers.{l}.delta.decay"}},
+      {block + ".g_a_proj", {"layers.{l}.delta.gate_low"}},
+      {block + ".g_b_proj", {"layers.{l}.delta.gate"}},
+      {block + ".b_proj", {"layers.{l}.delta.b"}},
+      {block + ".o_norm", {"layers.{l}.delta.norm"}}};
+  for (const char* part : {"q", "k", "v"}) {
+    std::string role = cat("layers.{l}.delta.conv_", part);
+    rules.push_back(
+        {cat(block, ".", part, "_proj"), {cat("layers.{l}.delta.", part)}});
+    rules.push_back({cat(block, ".", part, "_conv.conv"), {role}});
+  }
+  return hf_decoder_names(join(
+      {rules,
+       gated_delta_names(block),
+       latent_names(block),
+       moe_names(moe, {.gate = "w1", .up = "w3", .down = "w2"}),
+       deepseek_moe_names(moe),
+       deepseek_moe_names()}));
+}
+
+}  // namespace
+
+const Family kimi_linear = {
+    .name = "Kimi Linear",
+    .type = "KimiLinear",
+    .model_types = {"kimi_linear"},
+    .architectures = {"KimiLinearForCausalLM"},
+    .decoder = kimi_linear_decoder,
+    .names = kimi_linear_names(),
+    .features =
+        {"attention_bias", "num_experts", "kv_lora_rank", "layer_types"},
+    .dropped = {"model.mtp*", "*.rotary_emb.inv_freq"},
+};
+
+}  // namespace mlxcel
