@@ -4,9 +4,16 @@
 #include "models/config_reading_layers.h"
 #include "models/families/families.h"
 
+#include <optional>
+
 namespace mlxcel {
 
 namespace {
+
+Config dbrx_part(const Config& config, const char* key) {
+  std::optional<Config> part = config.find_sub(key);
+  return part ? *part : Config(nlohmann::json::object(), config.file());
+}
 
 // The usual names of the sizes, with the attention's own config at the top.
 Config dbrx_config(const Config& given) {
@@ -16,8 +23,7 @@ Config dbrx_config(const Config& given) {
        {"n_heads", "num_attention_heads"},
        {"n_layers", "num_hidden_layers"},
        {"max_seq_len", "max_position_embeddings"}});
-  Config attention =
-      given.find_sub("attn_config").value_or(Config({}, given.file()));
+  Config attention = dbrx_part(given, "attn_config");
   nlohmann::json values = {
       {"num_key_value_heads", attention.get_or("kv_n_heads", 1)},
       {"clip_qkv", number_or_off(attention, "clip_qkv", 0)}};
@@ -28,10 +34,8 @@ Config dbrx_config(const Config& given) {
 }
 
 MoeSpec dbrx_moe(const Config& given) {
-  Config config =
-      given.find_sub("ffn_config").value_or(Config({}, given.file()));
-  Config activation =
-      config.find_sub("ffn_act_fn").value_or(Config({}, given.file()));
+  Config config = dbrx_part(given, "ffn_config");
+  Config activation = dbrx_part(config, "ffn_act_fn");
   MoeSpec moe{
       .experts = config.get_or("moe_num_experts", 4),
       .experts_per_token = config.get_or("moe_top_k", 1),
