@@ -44,7 +44,6 @@ FamilyNames qwen3_5_moe_names() {
 const Family qwen3_5_moe = {
     .name = "Qwen 3.5 MoE",
     .type = "Qwen35Moe",
-    .vision_type = "Qwen35MoeVLM",
     .model_types = {"qwen3_5_moe", "qwen3_5_moe_text"},
     .architectures =
         {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"},
