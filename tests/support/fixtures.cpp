@@ -19,6 +19,9 @@ std::vector<std::string> fixture_cases(
   std::set<std::string> names;
   for (const fs::path& root :
        {fixture_root(), fs::path(MLXCEL_TEST_FIXTURES)}) {
+    if (!fs::exists(root / set)) {
+      continue;
+    }
     for (const fs::directory_entry& entry :
          fs::directory_iterator(root / set)) {
       if (fs::exists(entry.path() / marker)) {
