@@ -98,6 +98,18 @@ void check_tables_and_head(
             "one"),
         "leave this tensor out of the adapter");
   }
+  if (role.kind == "head" &&
+      base.spec.extras.head_rows != HeadRows::as_stored) {
+    throw AdapterError(
+        cat("cannot apply adapter ", adapter.folder.string()),
+        cat("it has a pair on ",
+            stem,
+            ", and ",
+            base.family.name,
+            " divides this head's rows or columns by their lengths, so that "
+            "the head is no linear that a pair could be trained on"),
+        "leave this tensor out of the adapter");
+  }
   if (base.spec.head != HeadKind::tied) {
     return;
   }
