@@ -113,9 +113,8 @@ TEST(Arch, SaysWhatAFolderIsAndWhereItsTensorsGo) {
 
 TEST(Arch, SaysWhyAFolderDoesNotRun) {
   TemporaryFolder folder;
-  folder.write(
-      "config.json",
-      R"({"model_type": "bert", "architectures": ["BertModel"]})");
+  std::ofstream(folder.path("config.json"))
+      << R"({"model_type": "bert", "architectures": ["BertModel"]})";
   nlohmann::json found =
       nlohmann::json::parse(run_program({"arch", folder.path(), "--json"}).out);
   EXPECT_EQ(found.at("kind"), "embedding");
