@@ -23,7 +23,7 @@ std::span<const std::byte> bytes_of(const WeightTensor& tensor) {
 TEST(SafetensorsTest, ReadsEveryFixtureCheckpoint) {
   for (const std::string& name : testing::fixture_cases("text", "meta.json")) {
     auto path =
-        testing::fixture_root() / "text" / name / "model/model.safetensors";
+        testing::fixture_folder("text", name) / "model/model.safetensors";
     SafetensorsFile mapped = read_safetensors(path);
     SafetensorsFile read = read_safetensors(path, {.mmap = false});
     ASSERT_GT(mapped.tensors.size(), 3u) << name;
