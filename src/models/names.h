@@ -47,8 +47,8 @@ namespace mlxcel {
 // A stem holds one role, or the rows of several roles one after the other. The
 // stem is written without a prefix; {l} stands for the layer in both, {e} for
 // the expert. Where a checkpoint stores two layers as one, {l/2} in the stem is
-// its number and {l%2} the place of ours in it. A stem without {e} of a role with it is a 3-D tensor: one matrix
-// an expert.
+// its number and {l%2} the place of ours in it. A stem without {e} of a role
+// with it is a 3-D tensor: one matrix an expert.
 struct NameRule {
   std::string stem;                // "layers.{l}.self_attn.qkv_proj"
   std::vector<std::string> roles;  // {"layers.{l}.attention.q", ".k", ".v"}

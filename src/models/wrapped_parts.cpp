@@ -205,7 +205,8 @@ int64_t NormedResidualSpec::columns() const {
                        : attention_columns(block.attention);
   }
   const auto& moe = block.moe;
-  return moe ? int64_t(moe->experts_per_token) * 3 * moe->expert.intermediate_size
+  return moe ? int64_t(moe->experts_per_token) * 3 *
+                   moe->expert.intermediate_size
              : int64_t(2) * block.mlp.intermediate_size;
 }
 

@@ -60,7 +60,7 @@ struct MlpWeights {
   const Norm* inner_norm = nullptr;  // on the inner row, before down
   SwigluClamp clamp;
   Xielu xielu;
-  float gate_scale = 1;              // act(gate_scale * gate) * up
+  float gate_scale = 1;  // act(gate_scale * gate) * up
 };
 
 // What the router's logits become before the largest are chosen.

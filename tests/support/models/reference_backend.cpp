@@ -1,5 +1,6 @@
 #include "support/models/reference_backend.h"
 
+#include "support/models/reference_activation.h"
 #include "support/models/reference_latent.h"
 #include "support/models/reference_parts.h"
 #include "support/models/reference_recurrence.h"
@@ -65,44 +66,6 @@ class ReferenceCache : public KvCache {
   int blocks_ = 0;
   int states_ = 0;
 };
-
-double activate(Activation activation, double x) {
-  switch (activation) {
-    case Activation::none:
-      return x;
-    case Activation::silu:
-      return x / (1 + std::exp(-x));
-    case Activation::gelu:
-      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    case Activation::gelu_tanh:
-      return 0.5 * x *
-             (1 +
-              std::tanh(
-                  std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
-    case Activation::relu:
-      return std::max(x, 0.0);
-    case Activation::relu_squared:
-      return std::pow(std::max(x, 0.0), 2);
-    case Activation::tanh:
-      return std::tanh(x);
-    case Activation::xielu:
-      break;  // xielu()
-    case Activation::sigmoid:
-      return 1 / (1 + std::exp(-x));
-  }
-  return 0;
-}
-
-double xielu(const Xielu& numbers, double x) {
-  double curve = x > 0 ? double(numbers.alpha_p) * x * x
-                       : double(numbers.alpha_n) *
-                             (std::expm1(std::min(x, double(numbers.eps))) - x);
-  return curve + double(numbers.beta) * x;
-}
-
-double cap(double x, double limit) {
-  return limit > 0 ? limit * std::tanh(x / limit) : x;
-}
 
 class ReferenceBackend : public Backend {
  public:
@@ -307,7 +270,7 @@ class ReferenceBackend : public Backend {
     for (size_t r = 0; r < rows.size(); ++r) {
       for (size_t c = 0; c < rows[r].size(); ++c) {
         rows[r][c] = double(options.scale) *
-                     activate(options.activation, rows[r][c]) *
+                     reference::activate(options.activation, rows[r][c]) *
                      (y ? rows_of(*y)[r][size_t(options.column) + c] : 1);
       }
     }
@@ -377,7 +340,8 @@ class ReferenceBackend : public Backend {
     for (int32_t row : step.output_rows) {
       out.push_back(all[size_t(row)]);
       for (double& value : out.back()) {
-        value = cap(value * double(args.scale), double(args.softcap));
+        value =
+            reference::cap(value * double(args.scale), double(args.softcap));
       }
     }
     return wrap(std::move(out), args.head->out());
@@ -411,39 +375,11 @@ class ReferenceBackend : public Backend {
     return std::make_unique<ReferenceLinear>(weights, out);
   }
 
-  static void apply_activation(Row& row, const MlpWeights& weights) {
-    size_t width = weights.gated ? row.size() / 2 : row.size();
-    if (weights.in_turn) {
-      Row turns = row;
-      for (size_t i = 0; i < width; ++i) {
-        row[i] = turns[2 * i];
-        row[i + width] = turns[2 * i + 1];
-      }
-    }
-    double limit = double(weights.clamp.limit);
-    for (size_t i = 0; i < width; ++i) {
-      if (weights.activation == Activation::xielu) {
-        row[i] = xielu(weights.xielu, row[i]);
-        continue;
-      }
-      if (weights.gated && limit > 0) {
-        double g = std::min(row[i], limit);
-        double u = std::clamp(row[i + width], -limit, limit);
-        row[i] = g / (1 + std::exp(-double(weights.clamp.alpha) * g)) * (u + 1);
-        continue;
-      }
-      double gate =
-          activate(weights.activation, double(weights.gate_scale) * row[i]);
-      row[i] = weights.gated ? gate * row[i + width] : gate;
-    }
-    row.resize(width);
-  }
-
   static Rows dense_mlp(
       const Step& step, const Rows& x, const MlpWeights& weights) {
     Rows inner = multiply(step, x, *weights.up);
     for (Row& row : inner) {
-      apply_activation(row, weights);
+      reference::apply_activation(row, weights);
     }
     normalize(inner, weights.inner_norm);
     return multiply(step, inner, *weights.down);
@@ -470,7 +406,7 @@ class ReferenceBackend : public Backend {
           value *= on_input ? share : 1;
         }
         result = multiply(result, *weights.up, e);
-        apply_activation(
+        reference::apply_activation(
             result,
             {.activation = weights.activation,
              .gated = weights.gated,
@@ -621,7 +557,8 @@ class ReferenceBackend : public Backend {
         for (size_t i = 0; i < dim; ++i) {
           score += query[q_at + i] * k[kv_at + i];
         }
-        score = cap(score * double(args.scale), double(args.softcap));
+        score =
+            reference::cap(score * double(args.scale), double(args.softcap));
         if (!args.alibi_slopes.empty()) {
           score += double(args.alibi_slopes[size_t(head)]) *
                    double(other - position);
