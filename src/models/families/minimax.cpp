@@ -58,7 +58,6 @@ DecoderSpec minimax_decoder(const Config& config) {
     }
     using Half = NormedResidualSpec::Half;
     BlockSpec& outer = decoder.blocks[layer];
-    outer.moe.reset();
     outer.mixer = minimax_half(
         config, inner, Half::mixer, linear ? "linear_attn" : "full_attn");
     outer.feed_forward = minimax_half(config, block, Half::feed_forward, "mlp");
