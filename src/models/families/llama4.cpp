@@ -10,20 +10,6 @@ namespace mlxcel {
 
 namespace {
 
-// transformers' defaults.
-Config llama4_config(const Config& config) {
-  return with_defaults(
-      config,
-      {{"head_dim", 128},
-       {"rms_norm_eps", 1e-5},
-       {"intermediate_size_mlp", 16384},
-       {"num_local_experts", 16},
-       {"num_experts_per_tok", 1},
-       {"attention_chunk_size", 8192},
-       {"floor_scale", 8192},
-       {"attn_scale", 0.1}});
-}
-
 void llama4_attention(const Config& config, DecoderSpec& decoder) {
   std::vector<int> turning = rotating_layers(config, decoder.blocks.size());
   auto types = config.find<std::vector<std::string>>("layer_types");
@@ -68,7 +54,17 @@ void llama4_feed_forward(const Config& config, DecoderSpec& decoder) {
 }
 
 DecoderSpec llama4_decoder(const Config& given) {
-  Config config = llama4_config(given);
+  // transformers' defaults.
+  Config config = with_defaults(
+      given,
+      {{"head_dim", 128},
+       {"rms_norm_eps", 1e-5},
+       {"intermediate_size_mlp", 16384},
+       {"num_local_experts", 16},
+       {"num_experts_per_tok", 1},
+       {"attention_chunk_size", 8192},
+       {"floor_scale", 8192},
+       {"attn_scale", 0.1}});
   BlockSpec block = gated_block(config, {.theta = 5e5, .interleaved = true});
   block.mlp.intermediate_size = config.get<int>("intermediate_size_mlp");
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
