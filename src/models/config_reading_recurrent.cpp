@@ -47,6 +47,17 @@ std::vector<std::string> layer_kinds(
   return kinds;
 }
 
+std::vector<std::string> linear_or_full(
+    const Config& config, size_t layers, int interval) {
+  std::vector<std::string> fallback;
+  for (size_t layer = 0; layer < layers; ++layer) {
+    bool full = (int(layer) + 1) % interval == 0;
+    fallback.push_back(full ? "full_attention" : "linear_attention");
+  }
+  return layer_kinds(
+      config, layers, {"full_attention", "linear_attention"}, fallback);
+}
+
 std::string layer_letters(const Config& config) {
   static const std::map<std::string, char> names = {
       {"M", 'M'},
@@ -213,6 +224,18 @@ std::vector<NameRule> gated_delta_names(const std::string& block) {
       {block + ".dt_bias", {role("dt_bias")}},
       {block + ".norm", {role("norm")}},
       {block + ".out_proj", {role("out")}}};
+}
+
+FamilyNames backbone_names(const std::vector<NameRule>& mixer) {
+  FamilyNames names;
+  names.rules = join(
+      {{{"embeddings", {"embedding"}},
+        {"layers.{l}.norm", {"layers.{l}.attention_norm"}},
+        {"norm_f", {"final_norm"}},
+        {"lm_head", {"head"}}},
+       mixer});
+  names.spellings = {{"backbone.", ""}, {"", ""}};
+  return names;
 }
 
 std::vector<NameRule> join(std::vector<std::vector<NameRule>> lists) {

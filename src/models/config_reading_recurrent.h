@@ -21,6 +21,11 @@ std::vector<std::string> layer_kinds(
     const std::vector<std::string>& known,
     std::vector<std::string> fallback = {});
 
+// layer_types of full_attention and linear_attention; where the config has
+// none, the last of every `interval` layers is full.
+std::vector<std::string> linear_or_full(
+    const Config& config, size_t layers, int interval);
+
 // One letter a layer, from hybrid_override_pattern (a string or a list) or from
 // the names in layers_block_type or layer_types: M a Mamba mixer, * attention,
 // - an MLP, E a mixture of experts. Throws ConfigError for other letters or
@@ -55,6 +60,9 @@ std::shared_ptr<StateSpaceSpec> state_space_mixer(
 
 // linear_num_key_heads and so on, as Qwen 3 Next and OLMo Hybrid spell them.
 std::shared_ptr<GatedDeltaSpec> gated_delta_mixer(const Config& config);
+
+// The names of the pure Mambas around those of the mixer.
+FamilyNames backbone_names(const std::vector<NameRule>& mixer);
 
 // Names below `block` ("layers.{l}.mixer").
 std::vector<NameRule> mamba_mixer_names(const std::string& block);

@@ -24,18 +24,6 @@ DecoderSpec falcon_mamba_decoder(const Config& config) {
   return mamba_like_decoder(config, mixer);
 }
 
-FamilyNames mamba_like_names() {
-  FamilyNames names;
-  names.rules = join(
-      {{{"embeddings", {"embedding"}},
-        {"layers.{l}.norm", {"layers.{l}.attention_norm"}},
-        {"norm_f", {"final_norm"}},
-        {"lm_head", {"head"}}},
-       mamba_mixer_names("layers.{l}.mixer")});
-  names.spellings = {{"backbone.", ""}, {"", ""}};
-  return names;
-}
-
 }  // namespace
 
 const Family mamba = {
@@ -44,7 +32,7 @@ const Family mamba = {
     .model_types = {"mamba"},
     .architectures = {"MambaForCausalLM"},
     .decoder = mamba_decoder,
-    .names = mamba_like_names(),
+    .names = backbone_names(mamba_mixer_names("layers.{l}.mixer")),
     .features = {"use_bias"},
 };
 
@@ -54,7 +42,7 @@ const Family falcon_mamba = {
     .model_types = {"falcon_mamba"},
     .architectures = {"FalconMambaForCausalLM"},
     .decoder = falcon_mamba_decoder,
-    .names = mamba_like_names(),
+    .names = backbone_names(mamba_mixer_names("layers.{l}.mixer")),
     .features = {"use_bias"},
 };
 

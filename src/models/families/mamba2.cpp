@@ -23,18 +23,6 @@ DecoderSpec mamba2_decoder(const Config& config) {
   return uniform_decoder(config, mixer_block(norm, mixer), HeadKind::own);
 }
 
-FamilyNames mamba2_names() {
-  FamilyNames names;
-  names.rules = join(
-      {{{"embeddings", {"embedding"}},
-        {"layers.{l}.norm", {"layers.{l}.attention_norm"}},
-        {"norm_f", {"final_norm"}},
-        {"lm_head", {"head"}}},
-       state_space_names("layers.{l}.mixer")});
-  names.spellings = {{"backbone.", ""}, {"", ""}};
-  return names;
-}
-
 }  // namespace
 
 const Family mamba2 = {
@@ -43,7 +31,7 @@ const Family mamba2 = {
     .model_types = {"mamba2"},
     .architectures = {"Mamba2ForCausalLM"},
     .decoder = mamba2_decoder,
-    .names = mamba2_names(),
+    .names = backbone_names(state_space_names("layers.{l}.mixer")),
     .features = {"use_bias"},
 };
 

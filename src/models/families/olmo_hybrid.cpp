@@ -26,15 +26,7 @@ DecoderSpec olmo_hybrid_decoder(const Config& config) {
   mixer->split_convolution = true;
   mixer->beta_scale = config.get_or("linear_allow_neg_eigval", true) ? 2 : 1;
   mixer->norm_eps = 1e-5f;  // fixed in the published class
-  std::vector<std::string> fallback;
-  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
-    fallback.push_back(layer % 4 == 3 ? "full_attention" : "linear_attention");
-  }
-  auto kinds = layer_kinds(
-      config,
-      decoder.blocks.size(),
-      {"full_attention", "linear_attention"},
-      fallback);
+  auto kinds = linear_or_full(config, decoder.blocks.size(), 4);
   for (size_t layer = 0; layer < kinds.size(); ++layer) {
     if (kinds[layer] == "linear_attention") {
       decoder.blocks[layer].mixer = mixer;

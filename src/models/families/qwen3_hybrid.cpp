@@ -40,16 +40,7 @@ DecoderSpec qwen3_hybrid_decoder(
   auto mixer = gated_delta_mixer(config);
   mixer->projections = projections;
   int interval = std::max(1, config.get_or("full_attention_interval", 4));
-  std::vector<std::string> fallback;
-  for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
-    bool full = (int(layer) + 1) % interval == 0;
-    fallback.push_back(full ? "full_attention" : "linear_attention");
-  }
-  auto kinds = layer_kinds(
-      config,
-      decoder.blocks.size(),
-      {"full_attention", "linear_attention"},
-      fallback);
+  auto kinds = linear_or_full(config, decoder.blocks.size(), interval);
   for (size_t layer = 0; layer < kinds.size(); ++layer) {
     if (kinds[layer] == "linear_attention") {
       decoder.blocks[layer].mixer = mixer;
