@@ -96,6 +96,17 @@ BlockSpec latent_block(const Config& config, const LatentAttentionSpec& spec) {
   return block;
 }
 
+DecoderSpec deepseek3_latent_decoder(const Config& config) {
+  require_value(config, "topk_method", "noaux_tc");
+  require_value(config, "scoring_func", "sigmoid");
+  bool interleaved = config.get_or("rope_interleave", true);
+  return uniform_decoder(
+      config,
+      latent_block(
+          config, latent_attention(config, {.interleaved = interleaved})),
+      HeadKind::own);
+}
+
 std::vector<NameRule> deepseek_latent_names() {
   std::vector<NameRule> names = latent_names();
   for (NameRule& rule : deepseek_moe_names()) {

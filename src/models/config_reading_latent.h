@@ -19,6 +19,10 @@ LatentAttentionSpec latent_attention(
 // Llama's block with latent attention in place of its own.
 BlockSpec latent_block(const Config& config, const LatentAttentionSpec& spec);
 
+// DeepSeek 3's decoder without its mixtures; refuses the routing of others.
+// Latent blocks, rotated in pairs (2i, 2i+1) unless rope_interleave is false.
+DecoderSpec deepseek3_latent_decoder(const Config& config);
+
 // The names of DeepSeek 2 and 3: latent attention and experts.
 std::vector<NameRule> deepseek_latent_names();
 

@@ -30,14 +30,7 @@ const nlohmann::json& deepseek_v3_defaults() {
 
 DecoderSpec deepseek_v3_decoder(const Config& given) {
   Config config = with_defaults(given, deepseek_v3_defaults());
-  require_value(config, "topk_method", "noaux_tc");
-  require_value(config, "scoring_func", "sigmoid");
-  bool interleaved = config.get_or("rope_interleave", true);
-  DecoderSpec decoder = uniform_decoder(
-      config,
-      latent_block(
-          config, latent_attention(config, {.interleaved = interleaved})),
-      HeadKind::own);
+  DecoderSpec decoder = deepseek3_latent_decoder(config);
   if (config.has("n_routed_experts")) {
     mix_after_dense(config, decoder, deepseek3_moe(config));
   }

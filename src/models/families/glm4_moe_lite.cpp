@@ -27,14 +27,7 @@ const nlohmann::json& glm4_moe_lite_defaults() {
 
 DecoderSpec glm4_moe_lite_decoder(const Config& given) {
   Config config = with_defaults(given, glm4_moe_lite_defaults());
-  require_value(config, "topk_method", "noaux_tc");
-  require_value(config, "scoring_func", "sigmoid");
-  bool interleaved = config.get_or("rope_interleave", true);
-  DecoderSpec decoder = uniform_decoder(
-      config,
-      latent_block(
-          config, latent_attention(config, {.interleaved = interleaved})),
-      HeadKind::own);
+  DecoderSpec decoder = deepseek3_latent_decoder(config);
   mix_by_type(config, decoder, deepseek3_moe(config));
   return decoder;
 }
