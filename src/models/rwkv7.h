@@ -1,8 +1,8 @@
 // RWKV-7's two halves. Time mixing, roles rwkv.*: mix_r, mix_w, mix_k, mix_v,
 // mix_a, mix_g [hidden]; r, k, v, out [hidden, hidden]; low-rank pairs w_low
-// and w, a_low and a, v_low and v_mix (not in layer 0), g_low and g; k_k, k_a,
-// r_k, norm, norm_bias [hidden]. Channel mixing: channel.mix [hidden],
-// channel.key, channel.value.
+// and w_high, the same of a, g and (not in layer 0) v; k_k, k_a, r_k, norm,
+// norm_bias [hidden]. Channel mixing: channel.mix [hidden], channel.key,
+// channel.value.
 #pragma once
 
 #include "models/recurrent_weights.h"

@@ -24,7 +24,7 @@ struct ParallelMixerSpec : PartSpec {
 };
 
 // alpha * n + beta * f(n), n = norm(x): the residual is the normed input. f is
-// the block's attention or its feed-forward half unless `part` is set.
+// the half of `block`, whose mixer or feed-forward part may be another.
 struct NormedResidualSpec : PartSpec {
   enum class Half : uint8_t { mixer, feed_forward };
   Half half = Half::mixer;
