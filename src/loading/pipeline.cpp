@@ -8,7 +8,6 @@
 #include "loading/materialize.h"
 #include "loading/sanitize_weights.h"
 #include "models/builder.h"
-#include "models/registry.h"
 #include "ops/matrix_source.h"
 
 #include <chrono>

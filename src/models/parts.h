@@ -7,7 +7,6 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <string_view>
 
 namespace mlxcel {
@@ -77,9 +76,10 @@ class PartBuilder {
 
 // What parts keep of a step for later ones.
 struct Kept {
-  std::map<int, Tensor> projections;  // of attention, by layer
-  Tensor per_layer;                   // PerLayerInputs::forward()
-  std::vector<Tensor> streams;        // of hidden rows, where there are several
+  // By layer: what its part projected, or computed, for a later one.
+  std::map<int, Tensor> projections;
+  Tensor per_layer;             // PerLayerInputs::forward()
+  std::vector<Tensor> streams;  // of hidden rows, where there are several
 };
 
 struct Flow {

@@ -157,15 +157,6 @@ const Family* find_by_architecture(std::string_view architecture) {
   return find_by(&Family::architectures, architecture);
 }
 
-const Family* find_by_type(std::string_view type) {
-  for (const Family* family : families()) {
-    if (family->type == type) {
-      return family;
-    }
-  }
-  return nullptr;
-}
-
 std::vector<std::string> known_model_types() {
   return all_of(&Family::model_types);
 }

@@ -15,7 +15,6 @@ const std::vector<const Family*>& families();
 // Exact match; null when no family has the name.
 const Family* find_by_model_type(std::string_view model_type);
 const Family* find_by_architecture(std::string_view architecture);
-const Family* find_by_type(std::string_view type);
 
 // For messages about unknown names.
 std::vector<std::string> known_model_types();

@@ -1,6 +1,5 @@
 // GPT-OSS: every second layer slides, each head has a sink, and all layers are
 // mixtures of clamped SwiGLUs with biases throughout.
-#include "core/error.h"
 #include "models/config_reading_layers.h"
 #include "models/families/families.h"
 

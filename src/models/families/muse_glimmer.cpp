@@ -5,8 +5,6 @@
 #include "models/config_reading_gemma.h"
 #include "models/families/families.h"
 
-#include <cmath>
-
 namespace mlxcel {
 
 namespace {

@@ -5,7 +5,6 @@
 #include "models/config_reading_layers.h"
 #include "models/families/families.h"
 
-#include <cmath>
 #include <limits>
 
 namespace mlxcel {
