@@ -10,6 +10,7 @@
 #include "models/builder.h"
 #include "ops/matrix_source.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <string_view>
@@ -99,10 +100,8 @@ void check_dtype(const LoadOptions& options) {
 }
 
 void check_rope(const LoadOptions& options, const DecoderSpec& spec) {
-  bool turns = std::any_of(
-      spec.blocks.begin(), spec.blocks.end(), [](const BlockSpec& block) {
-        return block.attention.rope != nullptr;
-      });
+  bool turns =
+      std::any_of(spec.blocks.begin(), spec.blocks.end(), has_rotation);
   if (options.rope.changes() && !turns) {
     throw UsageError(
         "the --rope options change nothing here",

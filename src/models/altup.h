@@ -19,6 +19,9 @@ struct AltUpBlock : PartSpec {
 
   std::vector<RoleShape> roles(int64_t hidden_size) const override;
   KvLayerSpec cache() const override;
+  bool rotates() const override {
+    return attention.rope != nullptr;
+  }
   int64_t columns() const override;
   std::unique_ptr<Sublayer> build(
       const PartBuilder& builder,

@@ -44,6 +44,9 @@ class LatentAttention : public PartSpec {
   explicit LatentAttention(LatentAttentionSpec spec) : spec_(std::move(spec)) {}
   std::vector<RoleShape> roles(int64_t hidden_size) const override;
   KvLayerSpec cache() const override;
+  bool rotates() const override {
+    return spec_.rope != nullptr;
+  }
   int64_t columns() const override;
   std::unique_ptr<Sublayer> build(
       const PartBuilder& builder,

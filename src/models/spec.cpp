@@ -178,6 +178,13 @@ KvLayerSpec cache_of(const BlockSpec& block) {
   return attention_cache(block.attention);
 }
 
+bool has_rotation(const BlockSpec& block) {
+  if (block.halves == Halves::feed_forward_only) {
+    return false;
+  }
+  return block.mixer ? block.mixer->rotates() : block.attention.rope != nullptr;
+}
+
 KvLayerSpec attention_cache(const AttentionSpec& spec) {
   if (spec.extras.shared.kind == Sharing::cached) {
     return {};

@@ -166,6 +166,10 @@ class PartSpec {
   virtual KvLayerSpec cache() const {
     return {};
   }
+  // Whether queries and keys turn with their positions.
+  virtual bool rotates() const {
+    return false;
+  }
   // Values a row holds at the part's widest point, for the memory estimate.
   virtual int64_t columns() const = 0;
   virtual std::unique_ptr<Sublayer> build(
@@ -206,6 +210,9 @@ std::vector<RoleShape> roles_of(const BlockSpec& block, int64_t hidden_size);
 
 // What a sequence keeps of the block.
 KvLayerSpec cache_of(const BlockSpec& block);
+
+// Whether its queries and keys turn with their positions.
+bool has_rotation(const BlockSpec& block);
 
 // The same of parts that stand inside others.
 std::vector<RoleShape> attention_roles(

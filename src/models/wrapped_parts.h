@@ -16,6 +16,9 @@ struct ParallelMixerSpec : PartSpec {
 
   std::vector<RoleShape> roles(int64_t hidden_size) const override;
   KvLayerSpec cache() const override;
+  bool rotates() const override {
+    return attention.rope != nullptr;
+  }
   int64_t columns() const override;
   std::unique_ptr<Sublayer> build(
       const PartBuilder& builder,
@@ -33,6 +36,9 @@ struct NormedResidualSpec : PartSpec {
 
   std::vector<RoleShape> roles(int64_t hidden_size) const override;
   KvLayerSpec cache() const override;
+  bool rotates() const override {
+    return half == Half::mixer && has_rotation(block);
+  }
   int64_t columns() const override;
   std::unique_ptr<Sublayer> build(
       const PartBuilder& builder,
@@ -48,6 +54,9 @@ struct ConvolvedAttentionSpec : PartSpec {
 
   std::vector<RoleShape> roles(int64_t hidden_size) const override;
   KvLayerSpec cache() const override;
+  bool rotates() const override {
+    return attention.rope != nullptr;
+  }
   int64_t columns() const override;
   std::unique_ptr<Sublayer> build(
       const PartBuilder& builder,
