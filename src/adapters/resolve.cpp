@@ -99,7 +99,7 @@ void check_tables_and_head(
         "leave this tensor out of the adapter");
   }
   if (role.kind == "head" &&
-      base.spec.extras.head_rows != HeadRows::as_stored) {
+      base.spec.extras.head.rows != HeadRows::as_stored) {
     throw AdapterError(
         cat("cannot apply adapter ", adapter.folder.string()),
         cat("it has a pair on ",

@@ -252,16 +252,16 @@ std::unique_ptr<Linear> PartBuilder::head(const DecoderSpec& spec) const {
   weights.parts.push_back(matrix(own ? "head" : "embedding"));
   MatrixWeight& table = weights.parts.front();
   if (!table.quant.packed()) {
-    if (spec.extras.head_rows == HeadRows::normalized) {
+    if (spec.extras.head.rows == HeadRows::normalized) {
       normalize_rows(table);
-    } else if (spec.extras.head_rows == HeadRows::columns_normalized) {
+    } else if (spec.extras.head.rows == HeadRows::columns_normalized) {
       normalize_columns(table);
     }
   }
-  if (spec.extras.head_bias == HeadBias::stored) {
+  if (spec.extras.head.bias == HeadBias::stored) {
     weights.biases.emplace_back(vector("head", "bias"));
   }
-  if (const auto& tokens = spec.extras.masked_tokens; !tokens.empty()) {
+  if (const auto& tokens = spec.extras.head.masked_tokens; !tokens.empty()) {
     weights.biases = {masked_bias(
         weights.biases.empty() ? nullptr : &*weights.biases.front(),
         table.out,

@@ -242,6 +242,13 @@ enum class HeadRows : uint8_t {
   columns_normalized,  // each column is, plus 1e-7
 };
 
+// What few families change about the head.
+struct HeadExtras {
+  HeadBias bias = HeadBias::none;
+  HeadRows rows = HeadRows::as_stored;
+  std::vector<int32_t> masked_tokens;  // their logits are -infinity
+};
+
 // Rows of a table "positions" that is added to the embedding: row position +
 // offset. No rows: no table.
 struct LearnedPositions {
@@ -255,11 +262,9 @@ struct DecoderExtras {
   std::optional<NormSpec> embedding_norm;  // on the first block's input
   float residual_scale = 1;  // on each half before it joins the residual
   LearnedPositions positions;
-  HeadBias head_bias = HeadBias::none;
-  HeadRows head_rows = HeadRows::as_stored;
+  HeadExtras head;
   PerLayerInputSpec per_layer;
   StreamSpec streams;
-  std::vector<int32_t> masked_tokens;  // their logits are -infinity
 };
 
 struct DecoderSpec {

@@ -173,7 +173,7 @@ class EveryFamily : public ::testing::TestWithParam<std::string> {
 
   bool is_normalized_head(const Pair& pair) const {
     return pair.kind == "head" &&
-           names_->spec().extras.head_rows != HeadRows::as_stored;
+           names_->spec().extras.head.rows != HeadRows::as_stored;
   }
 
   // Whether an adapter may have the pair.

@@ -18,7 +18,7 @@ DecoderSpec baichuan_decoder(const Config& config) {
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   constexpr int kSecondVocabulary = 125696;
   if (config.has("z_loss_weight") || decoder.vocab_size == kSecondVocabulary) {
-    decoder.extras.head_rows = HeadRows::normalized;
+    decoder.extras.head.rows = HeadRows::normalized;
   }
   return decoder;
 }

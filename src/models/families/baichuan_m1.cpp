@@ -14,7 +14,7 @@ namespace {
 DecoderSpec baichuan_m1_decoder(const Config& config) {
   BlockSpec block{.norm = rms_norm(config), .mlp = gated_mlp(config)};
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
-  decoder.extras.head_rows = HeadRows::normalized;
+  decoder.extras.head.rows = HeadRows::normalized;
   auto windowed = config.get_or("sliding_window_layers", std::vector<int>());
   for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
     auto mixer = std::make_shared<ConvolvedAttentionSpec>();

@@ -59,7 +59,7 @@ DecoderSpec bailing_moe_decoder(const Config& config) {
     mix_after_dense(config, decoder, bailing_moe_spec(config, bias));
   }
   if (config.get_or("norm_head", false)) {
-    decoder.extras.head_rows = HeadRows::columns_normalized;
+    decoder.extras.head.rows = HeadRows::columns_normalized;
   }
   return decoder;
 }

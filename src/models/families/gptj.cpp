@@ -19,7 +19,7 @@ DecoderSpec gptj_decoder(const Config& published) {
       .mlp =
           plain_mlp(config, "activation_function", "gelu_new", MlpBias::all)};
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
-  decoder.extras.head_bias = HeadBias::stored;
+  decoder.extras.head.bias = HeadBias::stored;
   return decoder;
 }
 

@@ -18,7 +18,7 @@ DecoderSpec phi_decoder(const Config& config) {
     block.attention.qk_norm = QkNorm::per_head;
   }
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
-  decoder.extras.head_bias = HeadBias::stored;
+  decoder.extras.head.bias = HeadBias::stored;
   return decoder;
 }
 

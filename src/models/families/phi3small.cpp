@@ -78,7 +78,7 @@ DecoderSpec phi3small_decoder(const Config& given) {
   decoder.embedding_scale = embedding != 0 ? embedding : 1;
   float width = number_or_off(config, "mup_width_multiplier", 8);
   decoder.extras.logit_scale = width != 0 ? 1 / width : 1;
-  decoder.extras.masked_tokens =
+  decoder.extras.head.masked_tokens =
       config.get_or("dummy_token_indices", phi3small_unused_tokens());
   return decoder;
 }

@@ -20,7 +20,7 @@ DecoderSpec phimoe_decoder(const Config& config) {
       .tolerance = config.get_or("router_jitter_noise", 0.01f)};
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   if (config.get_or("lm_head_bias", false)) {
-    decoder.extras.head_bias = HeadBias::stored;
+    decoder.extras.head.bias = HeadBias::stored;
   }
   slide_all_layers(config, decoder);
   return decoder;
