@@ -245,8 +245,9 @@ void check_block(
   if (block.halves != Halves::feed_forward_only) {
     if (block.mixer) {
       check_part(config, *block.mixer, hidden_size);
-    } else {
-      check_attention(config, block.attention);
+    }
+    if (const AttentionSpec* attention = attention_of(block)) {
+      check_attention(config, *attention);
     }
   }
   if (block.halves != Halves::mixer_only) {

@@ -13,8 +13,8 @@ struct GatedAttentionSpec : PartSpec {
 
   std::vector<RoleShape> roles(int64_t hidden_size) const override;
   KvLayerSpec cache() const override;
-  bool rotates() const override {
-    return attention.rope != nullptr;
+  const AttentionSpec* grouped_attention() const override {
+    return &attention;
   }
   int64_t columns() const override;
   std::unique_ptr<Sublayer> build(

@@ -178,6 +178,13 @@ KvLayerSpec cache_of(const BlockSpec& block) {
   return attention_cache(block.attention);
 }
 
+const AttentionSpec* attention_of(const BlockSpec& block) {
+  if (block.halves == Halves::feed_forward_only) {
+    return nullptr;
+  }
+  return block.mixer ? block.mixer->grouped_attention() : &block.attention;
+}
+
 bool has_rotation(const BlockSpec& block) {
   if (block.halves == Halves::feed_forward_only) {
     return false;

@@ -166,9 +166,14 @@ class PartSpec {
   virtual KvLayerSpec cache() const {
     return {};
   }
+  // The grouped-query attention inside, if there is one.
+  virtual const AttentionSpec* grouped_attention() const {
+    return nullptr;
+  }
   // Whether queries and keys turn with their positions.
   virtual bool rotates() const {
-    return false;
+    const AttentionSpec* attention = grouped_attention();
+    return attention != nullptr && attention->rope != nullptr;
   }
   // Values a row holds at the part's widest point, for the memory estimate.
   virtual int64_t columns() const = 0;
@@ -210,6 +215,9 @@ std::vector<RoleShape> roles_of(const BlockSpec& block, int64_t hidden_size);
 
 // What a sequence keeps of the block.
 KvLayerSpec cache_of(const BlockSpec& block);
+
+// Its grouped-query attention, or that of its mixer; null without one.
+const AttentionSpec* attention_of(const BlockSpec& block);
 
 // Whether its queries and keys turn with their positions.
 bool has_rotation(const BlockSpec& block);

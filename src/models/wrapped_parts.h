@@ -16,8 +16,8 @@ struct ParallelMixerSpec : PartSpec {
 
   std::vector<RoleShape> roles(int64_t hidden_size) const override;
   KvLayerSpec cache() const override;
-  bool rotates() const override {
-    return attention.rope != nullptr;
+  const AttentionSpec* grouped_attention() const override {
+    return &attention;
   }
   int64_t columns() const override;
   std::unique_ptr<Sublayer> build(
@@ -36,6 +36,9 @@ struct NormedResidualSpec : PartSpec {
 
   std::vector<RoleShape> roles(int64_t hidden_size) const override;
   KvLayerSpec cache() const override;
+  const AttentionSpec* grouped_attention() const override {
+    return half == Half::mixer ? attention_of(block) : nullptr;
+  }
   bool rotates() const override {
     return half == Half::mixer && has_rotation(block);
   }
@@ -54,8 +57,8 @@ struct ConvolvedAttentionSpec : PartSpec {
 
   std::vector<RoleShape> roles(int64_t hidden_size) const override;
   KvLayerSpec cache() const override;
-  bool rotates() const override {
-    return attention.rope != nullptr;
+  const AttentionSpec* grouped_attention() const override {
+    return &attention;
   }
   int64_t columns() const override;
   std::unique_ptr<Sublayer> build(
