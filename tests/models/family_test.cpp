@@ -328,6 +328,77 @@ TEST(Family, LatentAttentionRefusesWhatItDoesNotCompute) {
       HasSubstr("mlp_layer_types has 1 entries"));
 }
 
+// Three layers whose last one has attention inside a part.
+json gated_attention(json extra = json::object()) {
+  json config = with(
+      {{"num_hidden_layers", 3},
+       {"head_dim", 24},
+       {"partial_rotary_factor", 0.5},
+       {"layer_types",
+        {"linear_attention", "linear_attention", "full_attention"}},
+       {"linear_num_value_heads", 4},
+       {"linear_num_key_heads", 2},
+       {"linear_key_head_dim", 8},
+       {"linear_value_head_dim", 12},
+       {"linear_conv_kernel_dim", 4},
+       {"num_experts", 4},
+       {"num_experts_per_tok", 2},
+       {"moe_intermediate_size", 24},
+       {"shared_expert_intermediate_size", 32},
+       {"decoder_sparse_step", 1},
+       {"norm_topk_prob", true}});
+  config.update(extra);
+  return config;
+}
+
+json minimax(json extra = json::object()) {
+  json config = with(
+      {{"num_hidden_layers", 2},
+       {"layer_types", {"linear_attention", "full_attention"}},
+       {"num_local_experts", 4},
+       {"num_experts_per_tok", 2}});
+  config.update(extra);
+  return config;
+}
+
+std::vector<bool> rotations(const DecoderSpec& spec) {
+  std::vector<bool> out;
+  for (const BlockSpec& block : spec.blocks) {
+    out.push_back(has_rotation(block));
+  }
+  return out;
+}
+
+TEST(Family, AttentionInsidePartsIsChecked) {
+  using ::testing::HasSubstr;
+  EXPECT_EQ(refusal("qwen3_next", gated_attention()), "accepted");
+  EXPECT_EQ(refusal("minimax", minimax()), "accepted");
+  EXPECT_THAT(
+      refusal("qwen3_next", gated_attention({{"num_key_value_heads", 3}})),
+      HasSubstr("no multiple of num_key_value_heads"));
+  EXPECT_THAT(
+      refusal("minimax", minimax({{"num_key_value_heads", 3}})),
+      HasSubstr("no multiple of num_key_value_heads"));
+}
+
+TEST(Family, ExpertsInsidePartsAreCounted) {
+  EXPECT_THAT(
+      refusal("minimax", minimax({{"num_local_experts", 40000}})),
+      ::testing::HasSubstr("the number of experts in all layers is 80000"));
+}
+
+TEST(Family, RotationsInsidePartsAreSeen) {
+  EXPECT_EQ(
+      rotations(spec_of("qwen3_next", gated_attention())),
+      (std::vector<bool>{false, false, true}));
+  EXPECT_EQ(
+      rotations(spec_of("minimax", minimax())),
+      (std::vector<bool>{false, true}));
+  EXPECT_EQ(
+      rotations(spec_of("deepseek_v3", latent())),
+      (std::vector<bool>(4, true)));
+}
+
 TEST(Family, DroppedPatternsCoverWholeKeys) {
   const Family& family = *find_by_model_type("llama");
   EXPECT_TRUE(
