@@ -1,6 +1,7 @@
 // From the command line to a subcommand, and from errors to messages.
 #include "cli/command.h"
 #include "cli/console.h"
+#include "cli/unbuilt_options.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "io/mapped_file.h"
@@ -131,6 +132,7 @@ int dispatch(int argc, char** argv) {
       return run_command(command, argc - 1, argv + 1);
     }
   }
+  refuse_unbuilt_command(first);
   std::string near = did_you_mean(first, command_names());
   throw UsageError(
       cat(first.starts_with("-") ? "unknown option " : "unknown command ",

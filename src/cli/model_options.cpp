@@ -1,7 +1,9 @@
 #include "cli/model_options.h"
 
 #include "cli/console.h"
+#include "cli/environment.h"
 #include "cli/model_store.h"
+#include "cli/unbuilt_options.h"
 
 #include <CLI/CLI.hpp>
 
@@ -123,7 +125,8 @@ void declare_model_options(CLI::App& app, ModelOptions& options) {
   device(app.add_option(
                 "--backend",
                 options.backend,
-                "cpu, graph (MLX), or auto for what suits the machine")
+                "cpu, graph (MLX), or auto for what suits the machine "
+                "[env MLXCEL_DEVICE: auto, cpu, gpu]")
              ->check(CLI::IsMember({"auto", "cpu", "graph"})));
   device(app.add_option(
                 "--dtype",
@@ -154,12 +157,41 @@ DType parse_activation_dtype(const std::string& name) {
   return name == "f32" ? DType::f32 : name == "f16" ? DType::f16 : DType::bf16;
 }
 
+// --backend, else MLXCEL_DEVICE, whose gpu is the graph backend.
+BackendKind backend_kind(const std::string& option) {
+  if (option == "cpu") {
+    return BackendKind::cpu;
+  }
+  if (option == "graph") {
+    return BackendKind::graph;
+  }
+  std::string device = environment("MLXCEL_DEVICE");
+  if (!option.empty() || device.empty() || device == "auto") {
+    return BackendKind::automatic;
+  }
+  if (device == "cpu") {
+    return BackendKind::cpu;
+  }
+  if (device != "gpu") {
+    throw UsageError(
+        cat("MLXCEL_DEVICE is '", device, "'"),
+        "it says where to compute: auto, cpu or gpu",
+        "unset it, or give --backend");
+  }
+  if (!graph_backend_has_gpu()) {
+    throw UsageError(
+        "MLXCEL_DEVICE is gpu, and there is none",
+        "MLX sees no GPU here, or the graph backend is not installed",
+        "unset it, or give --backend");
+  }
+  return BackendKind::graph;
+}
+
 LoadOptions load_options(const ModelOptions& options) {
+  refuse_unbuilt_variables();
   LoadOptions load;
   load.model = find_model(options.model);
-  load.backend = options.backend == "cpu"     ? BackendKind::cpu
-                 : options.backend == "graph" ? BackendKind::graph
-                                              : BackendKind::automatic;
+  load.backend = backend_kind(options.backend);
   if (!options.dtype.empty()) {
     load.dtype = parse_activation_dtype(options.dtype);
   }

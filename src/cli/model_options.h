@@ -15,7 +15,7 @@ namespace mlxcel::cli {
 
 struct ModelOptions {
   std::string model;
-  std::string backend = "auto";
+  std::string backend;  // empty: MLXCEL_DEVICE, else auto
   std::string dtype;
   std::string surgery;
   int threads = 0;

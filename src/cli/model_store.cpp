@@ -1,5 +1,7 @@
 #include "cli/model_store.h"
 
+#include "cli/environment.h"
+
 #include "core/error.h"
 
 #include <algorithm>
@@ -11,11 +13,6 @@ namespace mlxcel::cli {
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
 
 fs::path program_prefix() {
   std::error_code error;

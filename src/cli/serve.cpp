@@ -29,6 +29,7 @@ struct ServeOptions {
 
 int run_serve(const ServeOptions& given) {
   refuse_unbuilt(given.unbuilt);
+  refuse_unbuilt_variables(Program::server);
   check_sampling_options(given.sampling);
   server::ServerOptions options = given.server;
   finish_serve_options(given.flags, options);

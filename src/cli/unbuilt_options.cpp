@@ -86,4 +86,30 @@ void refuse_unbuilt(const UnbuiltOptions& options) {
   }
 }
 
+void refuse_unbuilt_command(std::string_view command) {
+  struct UnbuiltCommand {
+    std::string_view name, subject;
+  };
+  static constexpr UnbuiltCommand kCommands[] = {
+      {"prepare-external-ple", "per-layer embeddings read on demand"},
+      {"prepare-expert-stream", "streaming of experts"},
+      {"split-mtp", "speculative decoding"},
+      {"embed", "embedding models"},
+      {"rerank", "reranking models"},
+      {"detect", "object detection"},
+      {"download", "downloads from a hub"},
+      {"list", "management of the local store"},
+      {"rm", "management of the local store"},
+      {"tune", "tuning of kernels, which need none"},
+  };
+  for (const UnbuiltCommand& unbuilt : kCommands) {
+    if (command == unbuilt.name) {
+      throw UsageError(
+          cat("mlxcel ", command, " is not built yet"),
+          cat("this version has no ", unbuilt.subject),
+          "see mlxcel --help for the commands it has");
+    }
+  }
+}
+
 }  // namespace mlxcel::cli

@@ -1,9 +1,12 @@
-// Options of the wider command line that are refused by name unless they stand
-// at the value that changes nothing.
+// Commands, options and variables of the wider command line that are refused by
+// name, options and variables unless they stand at the value that changes
+// nothing.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace CLI {
@@ -27,5 +30,14 @@ UnbuiltOptions declare_unbuilt_options(
     CLI::App& app, std::vector<UnbuiltOption> more = {});
 // Throws UsageError for the first one given with another value.
 void refuse_unbuilt(const UnbuiltOptions& options);
+
+enum class Program : uint8_t { any, server };
+
+// The same of the environment.
+void refuse_unbuilt_variables(Program program = Program::any);
+
+// Throws UsageError when the command is one of those not built; returns
+// otherwise.
+void refuse_unbuilt_command(std::string_view command);
 
 }  // namespace mlxcel::cli

@@ -65,6 +65,96 @@ TEST(Program, UnknownCommandsListNearNames) {
       "  see mlxcel --help for the commands\n");
 }
 
+TEST(Program, CommandsOfTheWiderProductAreRefusedByName) {
+  for (const char* name :
+       {"prepare-external-ple",
+        "prepare-expert-stream",
+        "embed",
+        "rerank",
+        "detect",
+        "list",
+        "rm",
+        "download",
+        "tune",
+        "split-mtp"}) {
+    ProgramResult got = run_program({name, "x"});
+    EXPECT_EQ(got.exit_code, 2) << name;
+    EXPECT_EQ(got.out, "") << name;
+    EXPECT_THAT(
+        got.err,
+        StartsWith(
+            "mlxcel: error: mlxcel " + std::string(name) +
+            " is not built yet: this version has no "));
+  }
+}
+
+TEST(Environment, WhatIsNotBuiltIsRefusedUnlessItChangesNothing) {
+  TemporaryFolder folder;
+  write_chain_model(folder.path("model"));
+  auto answer = [&](std::vector<std::string> environment) {
+    return run_program(
+        {"generate",
+         "-m",
+         folder.path("model"),
+         "-p",
+         ">",
+         "--max-tokens",
+         "2"},
+        {.environment = std::move(environment)});
+  };
+  ProgramResult plain = answer({});
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  ProgramResult neutral = answer(
+      {"MLXCEL_PLE_IO=mmap",
+       "MLXCEL_EXPERT_STREAM=auto",
+       "MLXCEL_CACHE_CLEAR_INTERVAL=256",
+       "MLXCEL_LOOP_DETECTION=0",
+       "MLXCEL_MEMORY_LIMIT=",
+       "AIP_HTTP_PORT=8080"});  // a server's
+  EXPECT_EQ(neutral.exit_code, 0) << neutral.err;
+  EXPECT_EQ(neutral.out, plain.out);
+  for (const char* variable :
+       {"MLXCEL_PLE_IO=direct",
+        "MLXCEL_PLE_CACHE_BYTES=1024",
+        "MLXCEL_EXPERT_STREAM=1",
+        "MLXCEL_EXPERT_ARENA_BYTES=1024",
+        "MLXCEL_MEMORY_LIMIT=1",
+        "MLXCEL_LOOP_DETECTION=1"}) {
+    ProgramResult got = answer({variable});
+    EXPECT_EQ(got.exit_code, 2) << variable;
+    EXPECT_EQ(got.out, "") << variable;
+    EXPECT_THAT(
+        got.err,
+        StartsWith(
+            "mlxcel: error: " + std::string(variable) +
+            " in the environment is not built yet: this version has no "));
+  }
+  ProgramResult served = run_program(
+      {"serve", "-m", folder.path("model")},
+      {.environment = {"AIP_HTTP_PORT=8080"}});
+  EXPECT_EQ(served.exit_code, 2);
+  EXPECT_THAT(served.err, HasSubstr("AIP_HTTP_PORT=8080"));
+}
+
+TEST(Environment, TheDeviceIsTakenWithoutABackend) {
+  TemporaryFolder folder;
+  write_chain_model(folder.path("model"));
+  auto answer = [&](const char* device, std::vector<std::string> more) {
+    std::vector<std::string> arguments = {
+        "generate", "-m", folder.path("model"), "-p", ">", "--max-tokens", "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_program(arguments, {.environment = {device}});
+  };
+  EXPECT_EQ(answer("MLXCEL_DEVICE=cpu", {}).exit_code, 0);
+  EXPECT_EQ(answer("MLXCEL_DEVICE=auto", {}).exit_code, 0);
+  ProgramResult wrong = answer("MLXCEL_DEVICE=tpu", {});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("MLXCEL_DEVICE is 'tpu'"));
+  EXPECT_THAT(wrong.err, HasSubstr("auto, cpu or gpu"));
+  // The option goes before the variable.
+  EXPECT_EQ(answer("MLXCEL_DEVICE=tpu", {"--backend", "cpu"}).exit_code, 0);
+}
+
 TEST(Completions, ExistForEachShellAndNameTheFlags) {
   for (const char* shell : {"bash", "zsh", "fish"}) {
     ProgramResult got = run_program({"completions", shell});
