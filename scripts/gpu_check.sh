@@ -3,7 +3,8 @@
 # NVIDIA libraries as Python packages (nvidia/*/lib in python3's site-packages).
 #
 #   scripts/gpu_check.sh pack OUT_FOLDER   here: what is built in build/release,
-#                                          the fixtures and MLX's CUDA 13 wheel
+#                                          the fixtures (MLXCEL_FIXTURES, or the
+#                                          carried ones) and MLX's CUDA 13 wheel
 #   OUT_FOLDER/gpu_check.sh keep           there: stores the wheel parts that
 #                                          have arrived, for a later step
 #   OUT_FOLDER/gpu_check.sh run [ARGS...]  there: the graph backend's tests
@@ -40,7 +41,7 @@ pack() {
   local stage program
   stage=$(mktemp -d)
   mkdir -p "$stage/bin" "$stage/lib/mlxcel" "$stage/fixtures"
-  for program in mlxcel ops_tests models_tests; do
+  for program in mlxcel ops_tests models_tests loading_tests; do
     if [[ -e $root/build/release/bin/$program ]]; then
       strip -o "$stage/bin/$program" "$root/build/release/bin/$program"
     fi
@@ -49,9 +50,11 @@ pack() {
   # Libraries that a bare machine may lack.
   ldd "$stage"/bin/* | awk '/lib(fmt|crypto)\.so/ {print $3}' | sort -u |
     xargs -r cp -Lt "$stage/lib"
-  cp -r "$root/tests/fixtures/text" "$root/tests/fixtures/quant" \
-    "$stage/fixtures/"
-  tar -C "$stage" -czf "$out/programs.tar.gz" .
+  local fixtures=${MLXCEL_FIXTURES:-$root/tests/fixtures}
+  cp -r "$fixtures/text" "$fixtures/quant" "$fixtures/lora" "$stage/fixtures/"
+  # The programs hold the same libraries: a long window sees that.
+  tar -C "$stage" -c . | xz -T1 --lzma2=preset=6,dict=128MiB \
+    >"$out/programs.tar.xz"
   rm -r "$stage"
   cp "${BASH_SOURCE[0]}" "$out/gpu_check.sh"
   ls -l "$out" "$out/wheel"
@@ -66,7 +69,7 @@ keep() {
 # and its run-time compiler for their headers, in ../../nvidia.
 prepare() {
   mkdir -p "$site"
-  tar -C "$site" -xzf "$here/programs.tar.gz"
+  python3 -m tarfile -e "$here/programs.tar.xz" "$site"
   if [[ ! -e $site/ready ]]; then
     keep
     cat "$site"/parts/part-* >"$site/mlx.whl"
@@ -80,8 +83,26 @@ import nvidia
 
 site = pathlib.Path(sys.argv[1])
 zipfile.ZipFile(site / "mlx.whl").extractall(site)
-if not (site / "nvidia").exists():
-    (site / "nvidia").symlink_to(list(nvidia.__path__)[0])
+# libmlx's compiler looks for headers there before CUDA_HOME, and the packages
+# may lack some of them: those of an installed CUDA stand in.
+packages = pathlib.Path(list(nvidia.__path__)[0])
+toolkit = pathlib.Path("/usr/local/cuda/include")
+(site / "nvidia").mkdir(exist_ok=True)
+for package in packages.iterdir():
+    target = site / "nvidia" / package.name
+    if target.is_symlink() or target.exists() or not package.is_dir():
+        continue
+    if (
+        (package / "include/cuda_fp16.h").exists()
+        and not (package / "include/crt/mma.h").exists()
+        and (toolkit / "crt/mma.h").exists()
+    ):
+        target.mkdir()
+        for part in package.iterdir():
+            source = toolkit if part.name == "include" else part
+            (target / part.name).symlink_to(source)
+    else:
+        target.symlink_to(package)
 PYTHON
     rm -r "$site/mlx.whl" "$site/parts"
     touch "$site/ready"
@@ -93,7 +114,8 @@ PYTHON
   export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   if [[ -z ${CUDA_HOME:-} ]]; then
     for folder in "$site/nvidia/cu13" /usr/local/cuda; do
-      if [[ -e $folder/include/cuda_fp16.h ]]; then
+      # The packages may lack the part of the headers that MLX needs.
+      if [[ -e $folder/include/crt/mma.h ]]; then
         export CUDA_HOME=$folder
         break
       fi
@@ -110,6 +132,8 @@ run() {
   "$site/bin/ops_tests" --gtest_brief=1 --gtest_filter='Graph*:Backends*' "$@" ||
     status=1
   "$site/bin/models_tests" --gtest_brief=1 --gtest_filter='*Graph*' "$@" ||
+    status=1
+  "$site/bin/loading_tests" --gtest_brief=1 --gtest_filter='*graph*' "$@" ||
     status=1
   return $status
 }
@@ -129,7 +153,7 @@ case ${1:-} in
     exec "${@:2}"
     ;;
   *)
-    sed -n '2,16p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,17p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

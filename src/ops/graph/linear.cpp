@@ -111,7 +111,9 @@ mx::array DeviceMatrix::multiply_blocks(
   auto blocks = [&](const mx::array& array) {
     return mx::reshape(array, {count, array.shape(0) / count, array.shape(1)});
   };
-  mx::array rows = mx::expand_dims(x, 1);  // [rows, 1, in]
+  // Not expand_dims: MLX's products of sorted rows take the stride that it
+  // gives the axis of one for the distance between rows.
+  mx::array rows = mx::reshape(x, {x.shape(0), 1, x.shape(1)});
   mx::array y =
       quant.packed()
           ? mx::gather_qmm(

@@ -66,9 +66,12 @@ mx::array periods(const std::vector<float>& inv_freq) {
 
 }  // namespace
 
-GraphRope::GraphRope(Context&, const RopeTable& table)
+// MLX's kernel for GPUs asks for more threads along one axis than CUDA has when
+// fewer than 32 dimensions of many rows turn.
+GraphRope::GraphRope(Context& context, const RopeTable& table)
     : Rope(table.dims),
       interleaved_(table.interleaved),
+      by_parts_(context.gpu && table.dims < 32),
       switch_length_(table.switch_length),
       short_{periods(table.inv_freq), table.scale},
       long_{periods(table.long_inv_freq), table.long_scale} {}
@@ -79,15 +82,17 @@ mx::array GraphRope::rotate(
     const Factors& factors) const {
   // Each row is a batch of one position, so one call turns rows of many
   // sequences: [rows, heads, 1, head_dim].
-  mx::array y = mx::fast::rope(
-      mx::expand_dims(x, 2),
-      dims(),
-      interleaved_,
-      std::nullopt,
-      1.0f,
-      positions,
-      factors.periods);
-  y = mx::squeeze(y, 2);
+  mx::array y = by_parts_ ? rotate_by_parts(x, positions, factors.periods)
+                          : mx::squeeze(
+                                mx::fast::rope(
+                                    mx::expand_dims(x, 2),
+                                    dims(),
+                                    interleaved_,
+                                    std::nullopt,
+                                    1.0f,
+                                    positions,
+                                    factors.periods),
+                                2);
   if (factors.scale == 1) {
     return y;
   }
@@ -98,6 +103,43 @@ mx::array GraphRope::rotate(
       mx::multiply(
           mx::astype(y, mx::float32), mx::array(scales.data(), {head_dim})),
       x.dtype());
+}
+
+// (a, b) -> (a cos - b sin, a sin + b cos) with the angle position / period.
+mx::array GraphRope::rotate_by_parts(
+    const mx::array& x,
+    const mx::array& positions,
+    const mx::array& periods) const {
+  int rows = x.shape(0), heads = x.shape(1), dim = x.shape(2);
+  int pairs = dims() / 2;
+  mx::array angles = mx::divide(
+      mx::reshape(mx::astype(positions, mx::float32), {rows, 1, 1}), periods);
+  mx::array cos = mx::cos(angles), sin = mx::sin(angles);
+  // The pair's halves lie side by side, or half of the rotated part apart.
+  mx::Shape split = interleaved_ ? mx::Shape{rows, heads, pairs, 2}
+                                 : mx::Shape{rows, heads, 2, pairs};
+  int axis = interleaved_ ? 3 : 2;
+  std::vector<mx::array> halves = mx::split(
+      mx::reshape(
+          mx::astype(
+              mx::slice(x, {0, 0, 0}, {rows, heads, dims()}), mx::float32),
+          split),
+      2,
+      axis);
+  mx::array a = mx::squeeze(halves[0], axis), b = mx::squeeze(halves[1], axis);
+  mx::array y = mx::astype(
+      mx::reshape(
+          mx::stack(
+              {mx::subtract(mx::multiply(a, cos), mx::multiply(b, sin)),
+               mx::add(mx::multiply(a, sin), mx::multiply(b, cos))},
+              axis),
+          {rows, heads, dims()}),
+      x.dtype());
+  if (dims() == dim) {
+    return y;
+  }
+  return mx::concatenate(
+      {y, mx::slice(x, {0, 0, dims()}, {rows, heads, dim})}, 2);
 }
 
 mx::array GraphRope::apply(const mx::array& x, const Plan& plan) const {

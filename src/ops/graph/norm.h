@@ -34,8 +34,13 @@ class GraphRope : public Rope {
       const mx::array& x,
       const mx::array& positions,
       const Factors& factors) const;
+  mx::array rotate_by_parts(
+      const mx::array& x,
+      const mx::array& positions,
+      const mx::array& periods) const;
 
   bool interleaved_;
+  bool by_parts_;
   int64_t switch_length_;
   Factors short_, long_;
 };
