@@ -2,8 +2,10 @@
 
 #include "core/error.h"
 #include "engine/sequence.h"
+#include "ops/host_work.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <limits>
 
@@ -148,47 +150,85 @@ void apply_mask(std::span<const uint32_t> mask, std::span<float> logits) {
 
 }  // namespace
 
-void Engine::draw(Sequence& sequence, std::span<float> logits) {
+// How many tokens the sequence may have generated at its end; -1: no limit.
+int64_t Engine::room_for_tokens(const Sequence& sequence) const {
   int64_t limit = sequence.options.max_tokens;
   if (options_.max_positions > 0 && !options_.context_shift) {
     int64_t room = options_.max_positions - sequence.num_prompt;
     limit = limit < 0 ? room : std::min(limit, room);
   }
+  return limit;
+}
+
+// Every row's choice depends on its sequence alone, so the threads that
+// computed the rows share them.
+void Engine::draw() {
+  auto* host = dynamic_cast<HostWork*>(backend_);
+  if (host != nullptr && drawings_.size() > 1) {
+    std::atomic<size_t> next{0};
+    host->pool().run([&](int) {
+      for (size_t i = next++; i < drawings_.size(); i = next++) {
+        choose(drawings_[i]);
+      }
+    });
+  } else {
+    for (Drawing& drawing : drawings_) {
+      choose(drawing);
+    }
+  }
+  for (const Drawing& drawing : drawings_) {
+    settle(drawing);
+  }
+}
+
+// On any thread: touches nothing but the drawing and its sequence.
+void Engine::choose(Drawing& drawing) const {
+  Sequence& sequence = *drawing.sequence;
+  if (room_for_tokens(sequence) == 0) {
+    return;
+  }
+  TokenConstraint* constraint = sequence.options.constraint.get();
+  try {
+    if (constraint != nullptr) {
+      apply_mask(constraint->mask(), drawing.logits);
+    }
+    drawing.token = sequence.sampler.sample(
+        drawing.logits, sequence.tokens, uint64_t(sequence.num_generated()));
+    if (constraint != nullptr) {
+      constraint->accept(drawing.token);
+      drawing.complete = constraint->finished();
+    }
+  } catch (const Error&) {
+    // One sequence's logits are no reason to end the others.
+    drawing.token = -1;
+    sequence.failure = std::current_exception();
+  }
+}
+
+void Engine::settle(const Drawing& drawing) {
+  Sequence& sequence = *drawing.sequence;
+  if (sequence.failure) {
+    finish(sequence, FinishReason::failed, -1);
+    return;
+  }
+  int64_t limit = room_for_tokens(sequence);
   if (limit == 0) {
     finish(sequence, FinishReason::length, -1);
     return;
   }
-  int32_t token = -1;
-  TokenConstraint* constraint = sequence.options.constraint.get();
-  bool complete = false;
-  try {
-    if (constraint != nullptr) {
-      apply_mask(constraint->mask(), logits);
-    }
-    token = sequence.sampler.sample(
-        logits, sequence.tokens, uint64_t(sequence.num_generated()));
-    if (constraint != nullptr) {
-      constraint->accept(token);
-      complete = constraint->finished();
-    }
-  } catch (const Error&) {
-    // One sequence's logits are no reason to end the others.
-    sequence.failure = std::current_exception();
-    finish(sequence, FinishReason::failed, -1);
-    return;
-  }
-  sequence.tokens.push_back(token);
+  sequence.tokens.push_back(drawing.token);
   FinishReason reason = FinishReason::none;
   if (std::find(
-          sequence.options.eos.begin(), sequence.options.eos.end(), token) !=
-      sequence.options.eos.end()) {
+          sequence.options.eos.begin(),
+          sequence.options.eos.end(),
+          drawing.token) != sequence.options.eos.end()) {
     reason = FinishReason::eos;
-  } else if (complete) {
+  } else if (drawing.complete) {
     reason = FinishReason::complete;
   } else if (limit > 0 && sequence.num_generated() >= limit) {
     reason = FinishReason::length;
   }
-  finish(sequence, reason, token);
+  finish(sequence, reason, drawing.token);
 }
 
 // As llama-server chooses what to drop: half of the tokens after the kept ones.

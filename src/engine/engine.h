@@ -152,6 +152,7 @@ class Engine {
 
  private:
   struct Sequence;
+  struct Drawing;
   Sequence& at(int64_t id) const;
 
   // Admission, in order of arrival.
@@ -179,7 +180,10 @@ class Engine {
   void plan_rows();
   void schedule(Sequence& sequence, int64_t rows);
   void handle_logits();
-  void draw(Sequence& sequence, std::span<float> logits);
+  void draw();
+  void choose(Drawing& drawing) const;
+  void settle(const Drawing& drawing);
+  int64_t room_for_tokens(const Sequence& sequence) const;
   void finish(Sequence& sequence, FinishReason reason, int32_t token);
   void shift(Sequence& sequence);
   void key_by_length(Sequence& sequence) const;
@@ -207,7 +211,8 @@ class Engine {
   Step step_;
   std::vector<Scheduled> scheduled_;
   std::vector<Sequence*> reading_;
-  std::vector<float> logits_;
+  std::vector<float> logits_;  // of a backend without HostWork
+  std::vector<Drawing> drawings_;
   std::vector<Event> events_;
 };
 

@@ -276,47 +276,8 @@ void Sampler::apply_dry(
   }
 }
 
-namespace {
-
-constexpr auto better = [](const auto& a, const auto& b) {
-  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-};
-
-}  // namespace
-
 void Sampler::take_top_k(std::span<const float> logits, size_t k) {
-  candidates_.clear();
-  float threshold = -std::numeric_limits<float>::infinity();
-  size_t room = std::max<size_t>(4 * k, 256);
-  auto shrink = [&] {
-    if (candidates_.size() > k) {
-      std::nth_element(
-          candidates_.begin(),
-          candidates_.begin() + ptrdiff_t(k) - 1,
-          candidates_.end(),
-          better);
-      candidates_.resize(k);
-      // Later tokens with the same logit lose the tie: only greater ones count.
-      threshold = candidates_[k - 1].logit;
-    }
-  };
-  constexpr size_t kStretch = 256;
-  for (size_t begin = 0; begin < logits.size(); begin += kStretch) {
-    size_t end = std::min(begin + kStretch, logits.size());
-    if (max_value(logits.subspan(begin, end - begin)) <= threshold) {
-      continue;
-    }
-    for (size_t i = begin; i < end; ++i) {
-      if (logits[i] > threshold) {
-        candidates_.push_back({logits[i], int32_t(i)});
-      }
-    }
-    if (candidates_.size() >= room) {
-      shrink();
-    }
-  }
-  shrink();
-  std::sort(candidates_.begin(), candidates_.end(), better);
+  take_best(logits, k, candidates_);
   total_ = 0;
   for (const Candidate& c : candidates_) {
     total_ += double(std::exp(c.logit - candidates_.front().logit));
@@ -340,7 +301,7 @@ void Sampler::take_likely(std::span<const float> logits, float max) {
       candidates_.push_back({logits[i], int32_t(i)});
     }
   }
-  std::sort(candidates_.begin(), candidates_.end(), better);
+  std::sort(candidates_.begin(), candidates_.end(), is_better);
 }
 
 void Sampler::cut_top_p() {

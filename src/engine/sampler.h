@@ -49,6 +49,16 @@ struct SamplingParams {
 // Throws UsageError that names the parameter, its value and its range.
 void check(const SamplingParams& params);
 
+struct Candidate {
+  float logit;
+  int32_t token;
+};
+
+// Ties go to the lowest id.
+inline bool is_better(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+}
+
 class Sampler {
  public:
   explicit Sampler(SamplingParams params);
@@ -66,11 +76,6 @@ class Sampler {
   }
 
  private:
-  struct Candidate {
-    float logit;
-    int32_t token;
-  };
-
   void penalize(std::span<float> logits, std::span<const int32_t> history);
   void apply_dry(std::span<float> logits, std::span<const int32_t> history);
   void take_top_k(std::span<const float> logits, size_t k);
@@ -91,6 +96,10 @@ class Sampler {
 // The first position of the greatest value; 0 for an empty span.
 int32_t argmax(std::span<const float> values);
 float max_value(std::span<const float> values);
+
+// The `k` greatest, best first; of equal ones those of lower ids.
+void take_best(
+    std::span<const float> logits, size_t k, std::vector<Candidate>& out);
 
 // out[i] = exp((x[i] - shift) * scale) within 2e-7 relative, for non-positive
 // arguments; returns the sum, added in a fixed order.

@@ -97,4 +97,12 @@ struct Engine::Sequence {
   }
 };
 
+// A token to draw: the row of logits for it, then what was drawn.
+struct Engine::Drawing {
+  Sequence* sequence = nullptr;
+  std::span<float> logits;
+  int32_t token = -1;
+  bool complete = false;  // the constraint allows nothing more
+};
+
 }  // namespace mlxcel

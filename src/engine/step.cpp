@@ -1,5 +1,6 @@
 // What goes into the next forward pass, and what comes out of it.
 #include "engine/sequence.h"
+#include "ops/host_work.h"
 
 #include <algorithm>
 #include <chrono>
@@ -162,9 +163,14 @@ void Engine::handle_logits() {
   auto begin = std::chrono::steady_clock::now();
   Tensor result = model_->forward(step_, *cache_);
   size_t vocab = size_t(vocab_size_);
-  logits_.resize(step_.output_rows.size() * vocab);
-  if (!logits_.empty()) {
-    backend_->read(result, logits_.data());
+  float* values = nullptr;
+  if (auto* host = dynamic_cast<HostWork*>(backend_);
+      host != nullptr && !step_.output_rows.empty()) {
+    values = host->values(result);
+  } else if (!step_.output_rows.empty()) {
+    logits_.resize(step_.output_rows.size() * vocab);
+    values = logits_.data();
+    backend_->read(result, values);
   }
   double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
@@ -179,20 +185,25 @@ void Engine::handle_logits() {
         prompt_row_seconds_ == 0 ? row : (3 * prompt_row_seconds_ + row) / 4;
   }
 
+  drawings_.clear();
   size_t row = 0;
   for (const Scheduled& scheduled : scheduled_) {
     Sequence& sequence = *scheduled.sequence;
     int64_t first = sequence.computed + scheduled.rows - scheduled.outputs;
     sequence.computed += scheduled.rows;
     for (int i = 0; i < scheduled.outputs; ++i, ++row) {
-      std::span<float> logits = std::span(logits_).subspan(row * vocab, vocab);
+      std::span<float> logits(values + row * vocab, vocab);
       if (sequence.options.on_logits) {
         sequence.options.on_logits(sequence.shifted + first + i, logits);
       }
       if (first + i + 1 == int64_t(sequence.tokens.size())) {
-        draw(sequence, logits);
+        drawings_.push_back({&sequence, logits});
       }
     }
+  }
+  draw();
+  for (const Scheduled& scheduled : scheduled_) {
+    Sequence& sequence = *scheduled.sequence;
     remember(sequence, false);
     drop_unseen_blocks(sequence);
     if (options_.context_shift && options_.max_positions > 0 &&

@@ -53,6 +53,39 @@ int32_t argmax(std::span<const float> values) {
   return 0;
 }
 
+void take_best(
+    std::span<const float> logits, size_t k, std::vector<Candidate>& out) {
+  out.clear();
+  float threshold = -std::numeric_limits<float>::infinity();
+  size_t room = std::max<size_t>(4 * k, 256);
+  auto shrink = [&] {
+    if (out.size() > k) {
+      std::nth_element(
+          out.begin(), out.begin() + ptrdiff_t(k) - 1, out.end(), is_better);
+      out.resize(k);
+      // Later tokens with the same logit lose the tie: only greater ones count.
+      threshold = out[k - 1].logit;
+    }
+  };
+  constexpr size_t kStretch = 256;
+  for (size_t begin = 0; begin < logits.size(); begin += kStretch) {
+    size_t end = std::min(begin + kStretch, logits.size());
+    if (max_value(logits.subspan(begin, end - begin)) <= threshold) {
+      continue;
+    }
+    for (size_t i = begin; i < end; ++i) {
+      if (logits[i] > threshold) {
+        out.push_back({logits[i], int32_t(i)});
+      }
+    }
+    if (out.size() >= room) {
+      shrink();
+    }
+  }
+  shrink();
+  std::sort(out.begin(), out.end(), is_better);
+}
+
 double exp_shifted(
     std::span<const float> x, float shift, float scale, float* out) {
   // exp(t) = 2^n exp(r), n = round(t / ln 2), |r| <= ln(2) / 2. Adding 1.5 *

@@ -1,6 +1,9 @@
 #include "server/logprobs.h"
 
+#include "engine/sampler.h"
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace mlxcel::server {
@@ -8,33 +11,24 @@ namespace mlxcel::server {
 using nlohmann::json;
 
 TokenLogprob logprob_of(std::span<const float> logits, int32_t token, int top) {
-  float best = *std::max_element(logits.begin(), logits.end());
+  float best = max_value(logits);
+  constexpr size_t kStretch = 1024;
+  std::array<float, kStretch> weights;
   double sum = 0;
-  for (float logit : logits) {
-    sum += double(std::exp(logit - best));
+  for (size_t begin = 0; begin < logits.size(); begin += kStretch) {
+    size_t count = std::min(kStretch, logits.size() - begin);
+    sum += exp_shifted(logits.subspan(begin, count), best, 1, weights.data());
   }
   double total = double(best) + std::log(sum);
-  auto logprob = [&](int32_t id) {
-    return float(double(logits[size_t(id)]) - total);
-  };
-  TokenLogprob out{token, logprob(token), {}};
+  TokenLogprob out{token, float(double(logits[size_t(token)]) - total), {}};
   size_t count = std::min(size_t(std::max(top, 0)), logits.size());
   if (count == 0) {
     return out;
   }
-  std::vector<int32_t> ids(logits.size());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    ids[i] = int32_t(i);
-  }
-  auto better = [&](int32_t left, int32_t right) {
-    float a = logits[size_t(left)], b = logits[size_t(right)];
-    return a != b ? a > b : left < right;
-  };
-  auto end = ids.begin() + ptrdiff_t(count);
-  std::nth_element(ids.begin(), end - 1, ids.end(), better);
-  std::sort(ids.begin(), end, better);
-  for (auto id = ids.begin(); id != end; ++id) {
-    out.top.emplace_back(*id, logprob(*id));
+  std::vector<Candidate> candidates;
+  take_best(logits, count, candidates);
+  for (const Candidate& c : candidates) {
+    out.top.emplace_back(c.token, float(double(c.logit) - total));
   }
   return out;
 }

@@ -462,6 +462,37 @@ TEST_F(EngineTest, OneSequencesBadLogitsEndItAlone) {
   EXPECT_EQ(answer(engine, good), expected_answer(prompt, 3));
 }
 
+TEST_F(EngineTest, ThreadsThatShareTheDrawingChangeNothing) {
+  testing::FakeHostBackend host;
+  Engine engine(model, host, {.prefill_chunk = 40});
+  SamplingParams banned;
+  for (int i = 0; i < kFakeVocab; ++i) {
+    banned.logit_bias.emplace_back(i, -INFINITY);
+  }
+  std::vector<int64_t> bad;
+  std::map<int64_t, std::vector<int32_t>> expected;
+  for (int i = 0; i < 20; ++i) {
+    std::vector<int32_t> prompt = some_tokens(3 + i, i);
+    SamplingParams sampling{.temperature = i % 3 == 0 ? 0.f : 1.1f};
+    sampling.top_k = i % 4 == 0 ? 5 : 0;
+    sampling.seed = uint64_t(i);
+    int64_t id = engine.add(
+        {.prompt = prompt, .max_tokens = 10 + i, .sampling = sampling});
+    expected[id] = expected_answer(prompt, 10 + i, sampling);
+    if (i % 7 == 3) {
+      bad.push_back(engine.add({.prompt = prompt, .sampling = banned}));
+    }
+  }
+  auto ends = run(engine);
+  for (const auto& [id, tokens] : expected) {
+    EXPECT_EQ(answer(engine, id), tokens) << id;
+    EXPECT_EQ(ends[id], FinishReason::length) << id;
+  }
+  for (int64_t id : bad) {
+    EXPECT_EQ(ends[id], FinishReason::failed) << id;
+  }
+}
+
 TEST_F(EngineTest, CancelStopsASequenceAndKeepsTheOthers) {
   Engine engine(model, backend);
   std::vector<int32_t> prompt = some_tokens(10);

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "engine/sampler.h"
 #include "models/model.h"
+#include "ops/host_work.h"
 
 #include <algorithm>
 #include <array>
@@ -164,6 +165,20 @@ class FakeBackend : public Backend {
   Tensor head(const Step&, const Tensor&, const HeadArgs&) override {
     throw std::logic_error("not part of the fake");
   }
+};
+
+// Whose results stand on the host, with threads to work on them.
+class FakeHostBackend : public FakeBackend, public HostWork {
+ public:
+  float* values(const Tensor& tensor) override {
+    return static_cast<FakeStorage*>(tensor.storage())->values.data();
+  }
+  ThreadPool& pool() override {
+    return pool_;
+  }
+
+ private:
+  ThreadPool pool_{4};
 };
 
 // The logits after a sequence: a hash of its tokens, and of the scales.

@@ -7,6 +7,7 @@
 #include "ops/cpu/latent_attention.h"
 #include "ops/cpu/matmul.h"
 #include "ops/cpu/recurrence.h"
+#include "ops/host_work.h"
 
 #include <cstring>
 
@@ -16,7 +17,7 @@ namespace cpu {
 
 namespace {
 
-class CpuBackend : public Backend {
+class CpuBackend : public Backend, public HostWork {
  public:
   explicit CpuBackend(const BackendOptions& options) : context_(options) {}
 
@@ -144,10 +145,17 @@ class CpuBackend : public Backend {
     return cpu::head(context_, step, x, args);
   }
   void read(const Tensor& tensor, float* out) override {
-    size_t values = size_t(tensor.rows()) * size_t(tensor.cols());
-    if (values != 0) {
-      std::memcpy(out, data(tensor), values * sizeof(float));
+    size_t count = size_t(tensor.rows()) * size_t(tensor.cols());
+    if (count != 0) {
+      std::memcpy(out, data(tensor), count * sizeof(float));
     }
+  }
+
+  float* values(const Tensor& tensor) override {
+    return data(tensor);
+  }
+  ThreadPool& pool() override {
+    return context_.pool;
   }
 
  private:
