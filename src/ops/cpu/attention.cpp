@@ -183,7 +183,7 @@ Tensor AttentionCall::run() {
       prepare(scratch(0), task);
     }
     for (const AttendTask& task : tasks_) {
-      attend(scratch(0), task);
+      attend(scratch(0), task, nullptr);
     }
     return result_;
   }
@@ -194,12 +194,28 @@ Tensor AttentionCall::run() {
       prepare(own, writes_[size_t(i)]);
     }
     context_.pool.barrier();
-    for (int i; (i = next_task_.fetch_add(1, std::memory_order_relaxed)) <
-                int(tasks_.size());) {
-      attend(own, tasks_[size_t(i)]);
-    }
+    attend_all(own);
   });
   return result_;
+}
+
+// While there are more tasks than threads, a thread takes its next one early,
+// to know what it will read.
+void AttentionCall::attend_all(const AttentionScratch& scratch) {
+  int count = int(tasks_.size());
+  auto take = [&] {
+    return next_task_.fetch_add(1, std::memory_order_relaxed);
+  };
+  for (int i = take(); i < count;) {
+    int left = count - next_task_.load(std::memory_order_relaxed);
+    bool early = left > context_.pool.size();
+    int next = early ? take() : count;
+    attend(
+        scratch,
+        tasks_[size_t(i)],
+        next < count ? &tasks_[size_t(next)] : nullptr);
+    i = early ? next : take();
+  }
 }
 
 Tensor attention(

@@ -7,6 +7,18 @@
 
 namespace mlxcel::cpu {
 
+namespace {
+
+// Towards the second cache.
+void fetch(const std::byte* data, size_t bytes) {
+  constexpr size_t kLine = 64;
+  for (size_t at = 0; at < bytes; at += kLine) {
+    __builtin_prefetch(data + at, 0, 2);
+  }
+}
+
+}  // namespace
+
 // A block's matrices as the products read them.
 struct AttentionCall::BlockOperands {
   const void* keys;
@@ -15,6 +27,38 @@ struct AttentionCall::BlockOperands {
   int columns;     // of the keys: positions up to the last that a row sees
   int value_rows;  // and rows of the values
 };
+
+// Positions of a block up to the last that a row of the task sees.
+int AttentionCall::used_positions(const AttendTask& task, int64_t index) const {
+  int64_t last = task.segment->position + task.row + task.count - 1;
+  return int(std::min<int64_t>(kKvBlockSize, last + 1 - index * kKvBlockSize));
+}
+
+// A generated row reads each strip of a block once, some KiB in one place, and
+// computes little on it: asked for when the row gets there, half of its time
+// goes by until the first lines arrive.
+void AttentionCall::fetch_keys(const AttendTask& task, int64_t index) const {
+  const std::byte* keys = cache_.block(task.segment->blocks[size_t(index)]) +
+                          layout_.k_head(task.kv_head);
+  int columns = round_up(used_positions(task, index), 16);
+  int rows = type_ == DType::f32 ? args_.head_dim : q_pitch_ / 2;
+  constexpr size_t kRowBytes = kKvBlockSize * sizeof(float);
+  for (int row = 0; row < rows; ++row, keys += kRowBytes) {
+    fetch(keys, size_t(columns) * sizeof(float));
+  }
+}
+
+void AttentionCall::fetch_values(const AttendTask& task, int64_t index) const {
+  if (values_in_keys_) {
+    return;
+  }
+  int used = used_positions(task, index);
+  int rows = type_ == DType::f32 ? used : round_up(used, 2) / 2;
+  fetch(
+      cache_.block(task.segment->blocks[size_t(index)]) +
+          layout_.v_head(task.kv_head),
+      size_t(rows) * size_t(v_pitch_) * sizeof(float));
+}
 
 // Prompt rows multiply bf16 by bf16 where there are dots, else f32 by f32, so
 // blocks of other types are converted once a tile; generated rows read the
@@ -25,9 +69,7 @@ AttentionCall::BlockOperands AttentionCall::block_operands(
     int64_t index) const {
   const Segment& segment = *task.segment;
   const std::byte* base = cache_.block(segment.blocks[size_t(index)]);
-  int64_t last = segment.position + task.row + task.count - 1;
-  int used =
-      int(std::min<int64_t>(kKvBlockSize, last + 1 - index * kKvBlockSize));
+  int used = used_positions(task, index);
   BlockOperands block = {
       .keys = base + layout_.k_head(task.kv_head),
       .values = base + layout_.v_head(task.kv_head),
@@ -243,7 +285,9 @@ void AttentionCall::multiply_values(
 }
 
 void AttentionCall::attend(
-    const AttentionScratch& scratch, const AttendTask& task) {
+    const AttentionScratch& scratch,
+    const AttendTask& task,
+    const AttendTask* next) {
   bool prompt = task.segment->prompt;
   float* sums = scratch.sums;
   SoftmaxState* states = scratch.states;
@@ -260,8 +304,18 @@ void AttentionCall::attend(
                     : SoftmaxState{kMinusInfinity, 0};
   }
   for (int64_t index = task.begin_block; index < task.end_block; ++index) {
+    if (!prompt) {
+      fetch_values(task, index);
+    }
     BlockOperands block = block_operands(scratch, task, index);
     multiply_keys(scratch, task, block);
+    if (index + 1 < task.end_block) {
+      if (!prompt) {
+        fetch_keys(task, index + 1);
+      }
+    } else if (next != nullptr && !next->segment->prompt) {
+      fetch_keys(*next, next->begin_block);
+    }
     weigh(scratch, task, index, states);
     // The first block overwrites the sums.
     const float* factors = index > task.begin_block ? scratch.factors : nullptr;

@@ -96,11 +96,13 @@ class AttentionCall {
 
  private:
   void plan_segment(const Segment& segment);
+  void attend_all(const AttentionScratch& scratch);
   void make_scratch();
   AttentionScratch scratch(int thread) const;
 
   // The first phase (attention_write.cpp).
   void prepare(const AttentionScratch& scratch, const WriteTask& task);
+  void fetch_place(const Segment& segment, int64_t position) const;
   void prepare_heads(
       float* row, int step_row, int heads, const Norm* norm) const;
   void limit(float* row, int64_t count) const;
@@ -126,7 +128,15 @@ class AttentionCall {
 
   // The second phase (attention_attend.cpp).
   struct BlockOperands;
-  void attend(const AttentionScratch& scratch, const AttendTask& task);
+  // `next`: the task that this thread goes on with, if that is known.
+  void attend(
+      const AttentionScratch& scratch,
+      const AttendTask& task,
+      const AttendTask* next);
+  int used_positions(const AttendTask& task, int64_t index) const;
+  // Asks the memory for what is read soon.
+  void fetch_keys(const AttendTask& task, int64_t index) const;
+  void fetch_values(const AttendTask& task, int64_t index) const;
   BlockOperands block_operands(
       const AttentionScratch& scratch,
       const AttendTask& task,

@@ -169,13 +169,45 @@ void AttentionCall::store_keys_and_values(
   }
 }
 
+// Asks for the lines that a position's keys and values go to: one for each
+// stored row of a head's keys.
+void AttentionCall::fetch_place(
+    const Segment& segment, int64_t position) const {
+  constexpr size_t kRowBytes = kKvBlockSize * sizeof(float);
+  constexpr int kForWriting = 1, kSecondCache = 2;
+  const std::byte* block =
+      cache_.block(segment.blocks[size_t(position / kKvBlockSize)]);
+  auto column = size_t(position % kKvBlockSize);
+  bool wide = type_ == DType::f32;
+  size_t key_rows = size_t(wide ? args_.head_dim : q_pitch_ / 2);
+  for (int head = 0; head < args_.num_kv_heads; ++head) {
+    const std::byte* keys =
+        block + layout_.k_head(head) + column * sizeof(float);
+    for (size_t row = 0; row < key_rows; ++row, keys += kRowBytes) {
+      __builtin_prefetch(keys, kForWriting, kSecondCache);
+    }
+    if (!values_in_keys_) {
+      size_t bytes = size_t(v_pitch_) * sizeof(float);
+      const std::byte* values =
+          block + layout_.v_head(head) + (wide ? column : column / 2) * bytes;
+      for (size_t at = 0; at < bytes; at += 64) {
+        __builtin_prefetch(values + at, kForWriting, kSecondCache);
+      }
+    }
+  }
+}
+
 void AttentionCall::prepare(
     const AttentionScratch& scratch, const WriteTask& task) {
   const Segment& segment = *task.segment;
+  bool stores = args_.key_values != KeyValues::cached;
   int64_t q_width = int64_t(args_.num_heads) * args_.head_dim;
   for (int row = task.row; row < task.row + task.count; ++row) {
     int step_row = segment.first_row + row;
     int64_t position = segment.position + row;
+    if (stores && !segment.prompt) {
+      fetch_place(segment, position);
+    }
     const float* q = data(qkv_) + step_row * qkv_.cols();
     std::memcpy(scratch.row, q, size_t(q_width) * sizeof(float));
     prepare_heads(scratch.row, step_row, args_.num_heads, args_.q_norm);
@@ -184,7 +216,7 @@ void AttentionCall::prepare(
         step_row,
         q_scale_ * args_.query_scaling.at(position),
         segment.prompt);
-    if (args_.key_values != KeyValues::cached) {
+    if (stores) {
       store_keys_and_values(scratch, segment, step_row, position);
     }
   }

@@ -95,6 +95,11 @@ std::byte* CpuKvCache::map(size_t bytes, const char* what) {
         cat(bytes, " bytes: ", strerror(errno)),
         "shorten the prompt, or run fewer sequences at a time");
   }
+#ifdef MADV_HUGEPAGE
+  // Attention goes through a block in strips of some KiB, a layer apart: with
+  // small pages each begins with misses of the TLB.
+  madvise(data, bytes, MADV_HUGEPAGE);
+#endif
   slabs_.push_back({static_cast<std::byte*>(data), bytes});
   return slabs_.back().data;
 }
