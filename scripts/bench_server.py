@@ -110,7 +110,8 @@ def prompt_of(seed, tokens):
 
 
 def load(server, streams, tokens, lora_of, seed, stream=False):
-    """Tokens a second of all answers together, and of their decoding alone."""
+    """Tokens and seconds of all answers together, the sum of their decoding
+    rates, and the tokens of a prompt."""
     gate = threading.Barrier(streams + 1)
     results = [None] * streams
 
@@ -131,7 +132,12 @@ def load(server, streams, tokens, lora_of, seed, stream=False):
     seconds = time.monotonic() - begin
     total = sum(r["tokens_predicted"] for r in results)
     decode = sum(r["timings"]["predicted_per_second"] for r in results)
-    return total / seconds, decode
+    prompt = statistics.median(r["tokens_evaluated"] for r in results)
+    return total, seconds, decode, int(prompt)
+
+
+def rate(tokens, seconds, *_):
+    return tokens / seconds
 
 
 def first_token(server, seed):
@@ -248,10 +254,21 @@ def measure(name, plain, adapted, options, log, figures, seed):
 
     with Server(plain, log) as server:
         load(server, options.streams, 8, None, seed + 900)  # warm
-        total, decode = load(server, options.streams, options.tokens, None,
-                             seed)
-        note("no adapter, tokens/s", total)
+        total, seconds, decode, prompt = load(
+            server, options.streams, options.tokens, None, seed)
+        note("no adapter, tokens/s", total / seconds)
         note("no adapter, decoding alone", decode)
+        if name == "mlxcel":
+            # What longer answers take more is steps of all streams and nothing
+            # else, which the bare engine can be held against.
+            more, longer, *_ = load(server, options.streams,
+                                    2 * options.tokens, None, seed + 300)
+            note("longer answers' second half",
+                 (more - total) / (longer - seconds))
+            bare = bare_engine(options, prompt + options.tokens)
+            note("bare engine at their length", bare)
+            note("served to bare engine, %", 100 * figures[name][
+                "longer answers' second half"][-1] / bare)
         first, second = first_token(server, seed + 500)
         note("first token, new prompt, ms", first)
         note("first token, shared beginning, ms", second)
@@ -260,17 +277,19 @@ def measure(name, plain, adapted, options, log, figures, seed):
         with Server(adapted, log) as server:
             load(server, options.streams, 8, in_turn, seed + 900)
             note("one adapter, tokens/s",
-                 load(server, options.streams, options.tokens, one_adapter,
-                      seed + 100)[0])
+                 rate(*load(server, options.streams, options.tokens,
+                            one_adapter, seed + 100)))
             note("eight adapters, tokens/s",
-                 load(server, options.streams, options.tokens, in_turn,
-                      seed + 200)[0])
+                 rate(*load(server, options.streams, options.tokens, in_turn,
+                            seed + 200)))
 
 
-def bare_engine(options):
+def bare_engine(options, depth):
+    """Tokens a second after so many of context, without a server."""
     out = subprocess.run(
         [PROGRAMS / "mlxcel", "bench", "--model", options.model,
-         "--prompt-tokens", "32", "--gen-tokens", str(options.tokens),
+         "--prompt-tokens", "32", "--depth", str(depth),
+         "--gen-tokens", str(options.tokens),
          "--batch", str(options.streams), "--repeat", "1", "--json"],
         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return json.loads(out.stdout)["decode_tokens_per_second"]
@@ -293,11 +312,6 @@ def one_round(options, turn, ours, theirs, log, figures):
                       with_adapters if theirs else None))
     for name, plain, adapted in turns if turn % 2 == 0 else turns[::-1]:
         measure(name, plain, adapted, options, log, figures, seed)
-    bare = bare_engine(options)
-    served = figures["mlxcel"]["no adapter, decoding alone"][-1]
-    figures["mlxcel"].setdefault("bare engine, decoding alone", []).append(bare)
-    figures["mlxcel"].setdefault("served to bare engine, %", []).append(
-        100 * served / bare)
 
 
 def main():

@@ -63,7 +63,7 @@ std::vector<int32_t> made_up_prompt(int count, int64_t vocab, int sequence) {
 
 struct Timing {
   double prompt = 0;  // seconds until every sequence has its first token
-  double decode = 0;  // seconds from there to the end
+  double decode = 0;  // seconds of the steps from there on
 };
 
 // The scales of one sequence: all of the command's, or with --adapter-rows
@@ -93,25 +93,25 @@ std::vector<int> live_adapters(const LoadOptions& load) {
   return out;
 }
 
+// Reads the prompts, then takes so many steps with a row of every sequence.
+// Long prompts are read in several steps, so some sequences answer before
+// others; none ends before the last step.
 Timing run_once(
     Engine& engine,
     const BenchOptions& options,
     const std::vector<float>& scales,
     const std::vector<int>& live,
     int prompt_tokens,
-    int gen_tokens) {
+    int steps) {
   std::vector<int64_t> ids;
   for (int i = 0; i < options.batch; ++i) {
     SequenceOptions sequence;
     sequence.prompt = made_up_prompt(prompt_tokens, engine.vocab_size(), i);
-    sequence.max_tokens = gen_tokens;
+    sequence.max_tokens = -1;
     sequence.adapter_scales = row_scales(scales, live, options, i);
     ids.push_back(engine.add(std::move(sequence)));
   }
-  Timing timing;
-  Clock::time_point begin = Clock::now();
-  int started = 0;
-  while (!engine.idle()) {
+  auto step = [&] {
     for (const Event& event : engine.step()) {
       if (event.finish == FinishReason::no_memory) {
         throw Error(
@@ -119,16 +119,21 @@ Timing run_once(
             "",
             "give a smaller --batch or --prompt-tokens");
       }
-    }
-    if (started < options.batch) {
-      started = int(std::count_if(ids.begin(), ids.end(), [&](int64_t id) {
-        return !engine.generated(id).empty();
-      }));
-      if (started == options.batch) {
-        timing.prompt = seconds_since(begin);
-        begin = Clock::now();
+      if (event.finish == FinishReason::failed) {
+        std::rethrow_exception(engine.failure(event.sequence));
       }
     }
+  };
+  auto started = [&](int64_t id) { return !engine.generated(id).empty(); };
+  Timing timing;
+  Clock::time_point begin = Clock::now();
+  while (!std::all_of(ids.begin(), ids.end(), started)) {
+    step();
+  }
+  timing.prompt = seconds_since(begin);
+  begin = Clock::now();
+  for (int i = 0; i < steps; ++i) {
+    step();
   }
   timing.decode = seconds_since(begin);
   for (int64_t id : ids) {
@@ -215,16 +220,16 @@ Measured measure(const BenchOptions& options, const LoadOptions& load) {
   std::vector<float> scales = adapter_scales(load);
   std::vector<int> live = live_adapters(load);
   run_once(
-      engine, options, scales, live, std::min(options.prompt_tokens, 64), 4);
+      engine, options, scales, live, std::min(options.prompt_tokens, 64), 3);
   for (int i = 0; i < options.repeat; ++i) {
     Timing prefill =
-        run_once(engine, options, scales, live, options.prompt_tokens, 1);
+        run_once(engine, options, scales, live, options.prompt_tokens, 0);
     out.first_token.push_back(prefill.prompt);
     out.prefill.push_back(
         double(options.batch) * options.prompt_tokens / prefill.prompt);
     if (options.gen_tokens > 0) {
       Timing decode = run_once(
-          engine, options, scales, live, options.depth, options.gen_tokens + 1);
+          engine, options, scales, live, options.depth, options.gen_tokens);
       out.decode.push_back(
           double(options.batch) * options.gen_tokens / decode.decode);
     }
