@@ -170,10 +170,10 @@ struct Parts {
         loaded(load_model(options())),
         adapters(loaded.adapters, "m", false),
         engine(
-            *loaded.model,
+            (prepare(), *loaded.model),
             *loaded.backend,
             {.max_blocks = 16, .max_positions = 512}),
-        service((prepare(), engine), *model.tokenizer, model.eos, {}, metrics),
+        service(engine, *model.tokenizer, model.eos, {}, metrics),
         app{model, adapters, service, metrics, {}, {}, {}} {
     service.stop();
     app.switches.props_post = true;
