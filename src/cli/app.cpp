@@ -14,6 +14,8 @@
 #include <filesystem>
 #include <new>
 #include <stdexcept>
+#include <string_view>
+#include <system_error>
 
 namespace mlxcel::cli {
 
@@ -145,6 +147,7 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   int code = kOk;
+  keep_standard_files_open();
   install_truncation_handler();
   set_log_sink([](LogLevel level, std::string_view message) {
     level == LogLevel::warning ? print_warning(message) : print_note(message);
@@ -169,6 +172,15 @@ int main(int argc, char** argv) {
     print_error(
         "out of memory: an allocation failed\n"
         "  use a smaller model, prompt or batch");
+    code = kFailed;
+  } catch (const std::system_error& error) {
+    // The formatting library's word for a failure of fmt::print.
+    bool output = std::string_view(error.what()).starts_with("cannot write");
+    print_error(
+        output ? cat("cannot write to standard output: ",
+                     error.code().message(),
+                     "\n  free space, or keep the reader of the pipe open")
+               : cat("unexpected failure: ", error.what()));
     code = kFailed;
   } catch (const std::exception& error) {
     print_error(cat("unexpected failure: ", error.what()));

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -26,20 +27,36 @@ void on_interrupt(int) {
 
 }  // namespace
 
+// Nobody can be told that this fails: whoever reads the messages is gone.
+void write_message(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+void keep_standard_files_open() {
+  // Else the next file that is opened, a checkpoint, would take the place.
+  // Writing to what is opened for reading fails, as it should.
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
+        ::open("/dev/null", O_RDONLY) != fd) {
+      std::abort();
+    }
+  }
+}
+
 void print_error(std::string_view message) {
   clear_progress();
   std::fflush(stdout);
-  fmt::print(stderr, "mlxcel: error: {}\n", message);
+  write_message(cat("mlxcel: error: ", message, "\n"));
 }
 
 void print_warning(std::string_view message) {
   clear_progress();
-  fmt::print(stderr, "mlxcel: warning: {}\n", message);
+  write_message(cat("mlxcel: warning: ", message, "\n"));
 }
 
 void print_note(std::string_view line) {
   clear_progress();
-  fmt::print(stderr, "{}\n", line);
+  write_message(cat(line, "\n"));
 }
 
 void write_out(std::string_view text) {
@@ -69,7 +86,7 @@ std::function<void(std::string_view, double)> load_progress() {
     if (progress_shown.exchange(true) && line == last) {
       return;
     }
-    fmt::print(stderr, "\r\033[K{}", line);
+    write_message(cat("\r\033[K", line));
     std::fflush(stderr);
     last = std::move(line);
   };
@@ -77,7 +94,7 @@ std::function<void(std::string_view, double)> load_progress() {
 
 void clear_progress() {
   if (progress_shown.exchange(false)) {
-    fmt::print(stderr, "\r\033[K");
+    write_message("\r\033[K");
     std::fflush(stderr);
   }
 }

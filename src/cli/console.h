@@ -10,6 +10,12 @@
 
 namespace mlxcel::cli {
 
+// Opens what of standard input, output and error the process was started
+// without, so that no other file gets their number.
+void keep_standard_files_open();
+
+// Text on standard error; never fails.
+void write_message(std::string_view text);
 // "mlxcel: error: ..." and "mlxcel: warning: ..." on standard error.
 void print_error(std::string_view message);
 void print_warning(std::string_view message);

@@ -4,6 +4,7 @@
 #include "cli/console.h"
 #include "cli/model_options.h"
 #include "engine/engine.h"
+#include "io/output_target.h"
 #include "io/safetensors.h"
 
 #include <CLI/CLI.hpp>
@@ -11,7 +12,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 namespace mlxcel::cli {
 
@@ -141,6 +144,15 @@ int default_chunk(int64_t vocab_size) {
 }
 
 int run_logits(const LogitsOptions& options) {
+  // Before the work, not after it.
+  std::filesystem::path output = output_target(options.output).path;
+  if (std::error_code error;
+      std::filesystem::equivalent(options.input, output, error)) {
+    throw UsageError(
+        "--output is the file of --input",
+        cat("the logits would take the place of ", options.input),
+        "name another file");
+  }
   LoadOptions load = load_options(options.model);
   size_t num_live = adapter_scales(load).size();
   Input input = read_input(options.input, num_live);

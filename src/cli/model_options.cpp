@@ -76,7 +76,10 @@ void declare_model_path(CLI::App& app, ModelOptions& options) {
          options.model,
          "Checkpoint folder, or a name in the model store; without it the "
          "default model")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check([](const std::string& name) {
+        return name.empty() ? std::string("a folder's name is needed") : "";
+      });
 }
 
 void declare_model_options(CLI::App& app, ModelOptions& options) {

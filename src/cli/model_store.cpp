@@ -63,11 +63,11 @@ fs::path find_model(const std::string& argument) {
     }
     std::string looked;
     for (const fs::path& place : places) {
-      looked += (looked.empty() ? "" : " and ") + place.string();
+      looked += (looked.empty() ? "" : ", ") + place.string();
     }
     throw CheckpointError(
         "no model",
-        cat("--model is not given and the default model is neither in ",
+        cat("--model is not given and the default model is in none of ",
             looked),
         cat("give --model DIR, fetch the default model with ./dev model, or "
             "make it from a GGUF file with mlxcel import-gguf FILE ",
@@ -75,6 +75,12 @@ fs::path find_model(const std::string& argument) {
   }
   std::error_code error;
   if (fs::exists(argument, error)) {
+    if (argument.ends_with(".gguf") && !is_folder(argument)) {
+      throw UsageError(
+          cat(argument, " is a GGUF file"),
+          "models are folders of safetensors",
+          cat("make one of it: mlxcel import-gguf ", argument, " OUT_DIR"));
+    }
     return argument;
   }
   std::vector<fs::path> places = {model_store() / argument};

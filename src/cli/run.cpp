@@ -147,7 +147,7 @@ LineReader::Result read_message(LineReader& reader, std::string& message) {
   bool terminal = stdin_is_terminal();
   auto prompt = [&](const char* text) {
     if (terminal) {
-      fmt::print(stderr, "{}", text);
+      write_message(text);
     }
   };
   prompt(">>> ");

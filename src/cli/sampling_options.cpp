@@ -50,6 +50,18 @@ std::vector<int32_t> breaker_tokens(
   return tokens;
 }
 
+// A longer number would be cut to the greatest one, which stands for -1.
+const std::function<std::string(const std::string&)> seed_number =
+    [](const std::string& text) -> std::string {
+  uint64_t seed = 0;
+  const char* end = text.data() + text.size();
+  auto [stop, error] = std::from_chars(text.data(), end, seed);
+  bool number = error == std::errc() && stop == end && ~seed != 0;
+  return number || text == "-1"
+             ? ""
+             : cat("a seed is -1 or a whole number up to ", ~uint64_t(0) - 1);
+};
+
 }  // namespace
 
 void declare_sampling_options(CLI::App& app, SamplingOptions& options) {
@@ -70,6 +82,7 @@ void declare_sampling_options(CLI::App& app, SamplingOptions& options) {
          options.seed,
          "Start of the random numbers; -1, the default, is another one each "
          "run")
+      ->check(seed_number)
       ->group("Sampling");
   add("--repetition-penalty,--repeat-penalty",
       p.repetition_penalty,

@@ -58,7 +58,8 @@ void declare_chat_options(CLI::App& app, ChatOptions& options) {
                "--system",
                options.system,
                "A system message before the conversation")
-            ->type_name("TEXT"));
+            ->type_name("TEXT")
+            ->excludes(plain));
   group(app.add_option(
                "--chat-template-kwargs",
                options.template_kwargs,

@@ -1,7 +1,9 @@
 #include "engine/perplexity.h"
 
 #include "core/error.h"
+#include "io/output_target.h"
 
+#include <sys/stat.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -126,8 +128,9 @@ LogitsWriter::LogitsWriter(
     int64_t vocab)
     : state_(std::make_unique<State>()) {
   State& s = *state_;
-  s.path = path;
-  s.temporary = path.string() + ".part";
+  OutputTarget target = output_target(path);
+  s.path = target.path;
+  s.temporary = s.path.string() + ".part";
   s.rows_left = int64_t(positions.size());
   s.file = std::fopen(s.temporary.c_str(), "wb");
   if (!s.file) {
@@ -135,6 +138,9 @@ LogitsWriter::LogitsWriter(
         cat("cannot create ", s.temporary.string()),
         std::strerror(errno),
         "name a file in a folder that exists and may be written");
+  }
+  if (target.mode) {
+    ::fchmod(::fileno(s.file), *target.mode);
   }
   // The rows come as they are computed, so the header is written by hand.
   uint64_t logit_bytes =

@@ -32,8 +32,8 @@ bool is_unix(const std::string& host) {
   return host.ends_with(".sock");
 }
 
-UsageError cannot_listen(const std::string& where, const std::string& why) {
-  return UsageError(
+Error cannot_listen(const std::string& where, const std::string& why) {
+  return Error(
       cat("cannot listen on ", where),
       why,
       "choose another --host or --port, or stop the program that uses it");

@@ -3,8 +3,10 @@
 #include "core/error.h"
 #include "core/half.h"
 #include "io/json.h"
+#include "io/output_target.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -292,12 +294,17 @@ namespace {
 // A file that takes its final name only when all of it is on disk.
 class PendingFile {
  public:
-  explicit PendingFile(const std::filesystem::path& path) : path_(path) {
+  explicit PendingFile(const std::filesystem::path& path) {
     static std::atomic<int> serial{0};
-    temporary_ = cat(path.string(), ".", ::getpid(), "-", serial++, ".tmp");
+    OutputTarget target = output_target(path);
+    path_ = target.path;
+    temporary_ = cat(path_.string(), ".", ::getpid(), "-", serial++, ".tmp");
     fd_ = ::open(
         temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     check(fd_ >= 0);
+    if (target.mode) {
+      check(::fchmod(fd_, *target.mode) == 0);
+    }
   }
 
   ~PendingFile() {

@@ -29,11 +29,14 @@ std::vector<Span> spans_of(
 }
 
 void check_range(
-    const Planner& planner, int64_t count, const std::string& what) {
+    const Planner& planner,
+    int64_t count,
+    const std::string& what,
+    const std::string& where = "") {
   int64_t last = planner.operation().ids.back();
   if (last >= count) {
     planner.fail(
-        cat(what, " ", last, " does not exist: there are ", count),
+        cat(what, " ", last, where, " does not exist: there are ", count),
         cat("ids run from 0 to ", count - 1));
   }
 }
@@ -170,7 +173,8 @@ void prune_heads(Planner& planner) {
       check_range(
           planner,
           heads.query,
-          cat("attention head of layer ", part.role.layer));
+          "attention head",
+          cat(" of layer ", part.role.layer));
       any = true;
       if (query) {
         zero_rows(planner, key, spans_of(operation.ids, heads.dim, part.first));
@@ -205,7 +209,7 @@ void prune_channels(Planner& planner) {
       int64_t channels = planner.base().names.rows(
           parse_role(cat("layers.", part.role.layer, ".mlp.up")));
       check_range(
-          planner, channels, cat("MLP channel of layer ", part.role.layer));
+          planner, channels, "MLP channel", cat(" of layer ", part.role.layer));
       any = true;
       if (down && planner.packed(stem)) {
         planner.fail(

@@ -152,7 +152,7 @@ std::string ChatTemplate::render(const Input& input) const {
     throw TextError(
         cat("no chat template named \"", wanted, "\" in ", state_->where),
         cat("there are: ", fmt::format("{}", fmt::join(names, ", "))),
-        "name one of them");
+        "give the text of one of them as the chat template");
   }
 
   Json context = {

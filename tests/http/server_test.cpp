@@ -215,7 +215,7 @@ TEST(HttpServer, ListensOnAUnixSocket) {
     try {
       second.bind();
       FAIL() << "took a socket that is in use";
-    } catch (const UsageError& error) {
+    } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("another program listens"));
     }
   }
@@ -235,7 +235,7 @@ TEST(HttpServer, ListensOnAUnixSocket) {
   std::filesystem::path file = folder.write("file.sock", "not a socket");
   options.host = file.string();
   Router router;
-  EXPECT_THROW(Server(options, router).bind(), UsageError);
+  EXPECT_THROW(Server(options, router).bind(), Error);
   EXPECT_TRUE(std::filesystem::exists(file));
 }
 
@@ -274,16 +274,16 @@ TEST(HttpServer, RefusesCertificatesThatDoNotFit) {
   Options options;
   Router router;
   options.tls.cert_file = folder.path() / "cert.pem";
-  EXPECT_THROW(Server(options, router).bind(), UsageError);
+  EXPECT_THROW(Server(options, router).bind(), Error);
   options.tls.key_file = folder.path() / "key.pem";
-  EXPECT_THROW(Server(options, router).bind(), UsageError);
+  EXPECT_THROW(Server(options, router).bind(), Error);
   write_certificate(options.tls.cert_file, options.tls.key_file);
   // Another pair's key.
   write_certificate(folder.path() / "other.pem", options.tls.key_file);
   try {
     Server(options, router).bind();
     FAIL() << "took a key that does not fit";
-  } catch (const UsageError& error) {
+  } catch (const Error& error) {
     EXPECT_THAT(
         error.what(), AllOf(HasSubstr("key.pem"), HasSubstr("does not fit")));
   }
@@ -297,7 +297,7 @@ TEST(HttpServer, APortInUseIsAnErrorAtTheStart) {
   try {
     Server(options, router).bind();
     FAIL() << "bound a port that is in use";
-  } catch (const UsageError& error) {
+  } catch (const Error& error) {
     EXPECT_THAT(
         error.what(),
         AllOf(
@@ -305,7 +305,7 @@ TEST(HttpServer, APortInUseIsAnErrorAtTheStart) {
             HasSubstr("in use")));
   }
   options.host = "no-such-host.invalid";
-  EXPECT_THROW(Server(options, router).bind(), UsageError);
+  EXPECT_THROW(Server(options, router).bind(), Error);
 }
 
 TEST(HttpServer, ListensOnIpv6) {
@@ -316,7 +316,7 @@ TEST(HttpServer, ListensOnIpv6) {
   Server server(options, router);
   try {
     server.bind();
-  } catch (const UsageError& error) {
+  } catch (const Error& error) {
     GTEST_SKIP() << "no IPv6 here: " << error.what();
   }
   EXPECT_EQ(server.url(), fmt::format("http://[::1]:{}", server.port()));

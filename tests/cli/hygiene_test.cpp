@@ -1,0 +1,116 @@
+// What a shell can do to a program: closed and full outputs, empty names,
+// numbers out of range.
+#include "support/programs/run_program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace mlxcel {
+namespace {
+
+using namespace testing;  // NOLINT
+using ::testing::HasSubstr;
+
+// The exit code, 128 + signal when one ended it, of a shell line in which $P
+// is the program.
+int run_shell(const std::string& line) {
+  std::string whole = "P='" MLXCEL_TEST_PROGRAM "'; " + line;
+  int status = std::system(whole.c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST(StandardFiles, MessagesMayHaveNoReader) {
+  TemporaryFolder folder;
+  write_chain_model(folder.path("model"));
+  std::string generate = "$P generate -m " + folder.path("model") +
+                         " -p '>' --max-tokens 1 > " + folder.path("out");
+  EXPECT_EQ(run_shell(generate + " 2>/dev/full"), 0);
+  EXPECT_EQ(run_shell(generate + " 2>&-"), 0);
+  std::string text;
+  std::getline(std::ifstream(folder.path("out")), text);
+  EXPECT_EQ(text, "A");
+  EXPECT_EQ(run_shell("$P inspect /nothing 2>&-"), 1);
+  EXPECT_EQ(run_shell("$P inspect /nothing 2>/dev/full"), 1);
+  EXPECT_EQ(run_shell("$P arch > /dev/full 2>&-"), 1);
+}
+
+TEST(StandardFiles, AFullOutputIsNamed) {
+  TemporaryFolder folder;
+  EXPECT_EQ(run_shell("$P arch > /dev/full 2> " + folder.path("messages")), 1);
+  std::string line;
+  std::getline(std::ifstream(folder.path("messages")), line);
+  EXPECT_THAT(line, HasSubstr("cannot write to standard output"));
+}
+
+TEST(Logits, OutputMayNotBeTheInput) {
+  TemporaryFolder folder;
+  std::ofstream(folder.path("in")) << "kept";
+  ProgramResult got = run_program(
+      {"logits",
+       "-m",
+       folder.path("model"),
+       "--input",
+       folder.path("in"),
+       "--output",
+       folder.path("in")});
+  EXPECT_EQ(got.exit_code, 2);
+  EXPECT_THAT(got.err, HasSubstr("--output is the file of --input"));
+  std::string text;
+  std::getline(std::ifstream(folder.path("in")), text);
+  EXPECT_EQ(text, "kept");
+}
+
+TEST(Arguments, SeedsAreNotCut) {
+  for (const char* seed :
+       {"99999999999999999999999", "18446744073709551615", "-2", "x", "1.5"}) {
+    ProgramResult got = run_program({"generate", "-p", "a", "--seed", seed});
+    EXPECT_EQ(got.exit_code, 2) << seed;
+    EXPECT_THAT(got.err, HasSubstr("18446744073709551614")) << seed;
+  }
+  TemporaryFolder folder;
+  write_chain_model(folder.path("model"));
+  for (const char* seed : {"0", "-1", "18446744073709551614"}) {
+    ProgramResult got = run_program(
+        {"generate",
+         "-m",
+         folder.path("model"),
+         "-p",
+         ">",
+         "-n",
+         "1",
+         "--seed",
+         seed});
+    EXPECT_EQ(got.exit_code, 0) << seed << got.err;
+  }
+}
+
+TEST(Arguments, AnEmptyModelIsNotTheDefaultOne) {
+  ProgramResult got = run_program({"generate", "-m", "", "-p", "a"});
+  EXPECT_EQ(got.exit_code, 2);
+  EXPECT_THAT(got.err, HasSubstr("a folder's name is needed"));
+}
+
+TEST(Arguments, AGgufFileIsSentToTheImport) {
+  TemporaryFolder folder;
+  std::ofstream(folder.path("a.gguf")) << "GGUF";
+  ProgramResult got =
+      run_program({"generate", "-m", folder.path("a.gguf"), "-p", "a"});
+  EXPECT_EQ(got.exit_code, 2);
+  EXPECT_THAT(got.err, HasSubstr("mlxcel import-gguf"));
+}
+
+TEST(Arguments, ASystemMessageNeedsATemplate) {
+  ProgramResult got = run_program(
+      {"generate", "-p", "a", "--system", "b", "--no-chat-template"});
+  EXPECT_EQ(got.exit_code, 2);
+  EXPECT_THAT(got.err, HasSubstr("--no-chat-template"));
+}
+
+}  // namespace
+}  // namespace mlxcel
