@@ -119,11 +119,17 @@ std::vector<ActiveTerm> active_terms(
     std::span<const LowRankTerm> terms,
     std::span<const int32_t> rows = {});
 
-// t = A x of one row, f32 sums. t: [rank]
+// A x is summed over ranges of this many columns, then range by range in order:
+// threads may share the ranges of one row.
+constexpr int64_t kTermColumns = 1024;
+
+// t = A x over columns [begin, end), one range, f32 sums. t: [rank]
 void term_down(
     const Kernels& kernels,
     const LowRankTerm& term,
     int64_t in,
+    int64_t begin,
+    int64_t end,
     const float* x,
     float* t);
 
@@ -139,9 +145,15 @@ void term_up(
     float* y,
     float* scratch);
 
-// One linear over the rows of a step. Every thread of the pool calls pack, and
-// after a barrier (none is needed where needs_barrier is false) the compute
-// functions. The results do not depend on the number of threads.
+// Outputs [begin, end) of the decode rows: y[r * ldy + o - begin] of row r.
+struct DecodeRange {
+  int64_t begin = 0, end = 0;
+  float* y = nullptr;
+  int64_t ldy = 0;
+};
+
+// One linear over the rows of a step. Every thread of the pool calls pack, then
+// the compute functions. The results do not depend on the number of threads.
 class Product {
  public:
   Product(
@@ -161,10 +173,9 @@ class Product {
   // other threads' results.
   void pack(int thread);
 
-  // Decode rows, outputs [begin, end): y[r * ldy + o - begin] of decode row r,
-  // with bias and terms.
-  void decode(
-      int thread, int64_t begin, int64_t end, float* y, int64_t ldy) const;
+  // All of this thread's outputs, with bias and terms. Every thread calls it
+  // once, without outputs too: there may be a barrier inside.
+  void decode(int thread, std::span<const DecodeRange> ranges) const;
 
   // Panels of output rows for the prompt rows: [begin, end) within one part.
   struct Panel {
@@ -202,9 +213,33 @@ class Product {
   }
 
  private:
+  // A row's use of a term: `at` is where its A x is, in floats.
+  struct TermUse {
+    int term = 0, user = 0;  // users: ActiveTerm::rows
+    int64_t at = 0;
+  };
+
   const float* input_row(int row) const;
+  // As the terms read it: with the norm applied.
+  const float* term_input(int thread, int row) const;
   void pack_decode_rows(int thread, int begin, int end);
-  void add_bias_and_terms(
+  void place_terms();
+  // A piece is a range of columns of one use: uses times ranges_ in all.
+  std::span<float> piece(int index) const;
+  void down(int thread, int piece) const;
+  void fetch_down(int piece, FetchList& list) const;
+  // What A x of a use is, into `values` at its place.
+  void sum_pieces(const TermUse& use, float* values) const;
+  float* values(int copy) const;
+  void terms_of_all_rows(int thread) const;
+  void multiply(int thread, const DecodeRange& range, FetchList* fetch) const;
+  void decode_with_terms(int thread, std::span<const DecodeRange> ranges) const;
+  void fetch_up(int64_t begin, int64_t end, FetchList& list) const;
+  void add_bias(
+      int rows, int64_t begin, int64_t end, float* y, int64_t ldy) const;
+  // Rows [row, row + rows) of the product, outputs [begin, end).
+  void add_terms(
+      const float* values,
       int row,
       int rows,
       int64_t begin,
@@ -227,8 +262,14 @@ class Product {
   // Offsets into the scratch memory.
   std::vector<size_t> decode_offset_;  // a format
   std::vector<size_t> tile_offset_, tile_stride_;
-  std::vector<int64_t> term_offset_;  // floats, a term
-  size_t decode_bytes_ = 0;           // of all formats, one copy
+  size_t decode_bytes_ = 0;  // of all formats, one copy
+
+  std::vector<TermUse> uses_;  // by term, then by row
+  int ranges_ = 1;             // of columns, in each A x
+  int64_t values_ = 0;         // floats of all uses
+  // Without prompt rows the terms are computed beside the product, which
+  // fetches them.
+  bool terms_in_decode_ = false;
   std::unique_ptr<Scratch> packed_, normed_, term_values_;
 };
 

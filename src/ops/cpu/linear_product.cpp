@@ -65,13 +65,7 @@ Product::Product(
   if (!terms_.empty()) {
     normed_rows = shared_ ? size_t(plan.rows())
                           : size_t_threads * size_t(plan.decode_rows);
-    int64_t floats = 0;
-    for (const ActiveTerm& active : terms_) {
-      term_offset_.push_back(floats);
-      floats += active.term->rank * int64_t(active.rows.size());
-    }
-    term_values_ =
-        std::make_unique<Scratch>(context, size_t(floats) * sizeof(float));
+    place_terms();
   }
   normed_ = std::make_unique<Scratch>(
       context, normed_rows * row_floats * sizeof(float));
@@ -90,6 +84,17 @@ void Product::set_input(
 
 const float* Product::input_row(int row) const {
   return x_ + (row_index_.empty() ? row : row_index_[size_t(row)]) * ldx_;
+}
+
+const float* Product::term_input(int thread, int row) const {
+  if (norm_ == nullptr) {
+    return input_row(row);
+  }
+  int64_t slot =
+      shared_ ? row
+              : int64_t(thread) * plan_.decode_rows + row - plan_.prompt_rows;
+  return reinterpret_cast<const float*>(normed_->data()) +
+         slot * int64_t(round_up(size_t(linear_.in()), 16));
 }
 
 std::pair<int, int> Product::tile(int index) const {
@@ -174,43 +179,13 @@ void Product::pack(int thread) {
   if (shared_) {
     context_.pool.barrier();
   }
-  if (terms_.empty()) {
-    return;
+  if (!terms_.empty() && !terms_in_decode_) {
+    terms_of_all_rows(thread);
   }
-
-  // Each (term, row) pair is one piece of work.
-  auto* values = reinterpret_cast<float*>(term_values_->data());
-  size_t piece = 0;
-  for (size_t i = 0; i < terms_.size(); ++i) {
-    const LowRankTerm& term = *terms_[i].term;
-    for (size_t j = 0; j < terms_[i].rows.size(); ++j, ++piece) {
-      if (piece % size_t(threads) != size_t(thread)) {
-        continue;
-      }
-      int row = terms_[i].rows[j].first;
-      const float* x = input_row(row);
-      if (norm_ != nullptr) {
-        int64_t slot = shared_ ? row
-                               : int64_t(thread) * plan_.decode_rows + row -
-                                     plan_.prompt_rows;
-        x = normed + slot * row_floats;
-      }
-      float* t = values + term_offset_[i] + int64_t(j) * term.rank;
-      term_down(kernels, term, linear_.in(), x, t);
-    }
-  }
-  context_.pool.barrier();
 }
 
-// Rows [row, row + rows) of the product, outputs [begin, end).
-void Product::add_bias_and_terms(
-    int row,
-    int rows,
-    int64_t begin,
-    int64_t end,
-    float* y,
-    int64_t ldy,
-    float* scratch) const {
+void Product::add_bias(
+    int rows, int64_t begin, int64_t end, float* y, int64_t ldy) const {
   for (const CpuLinear::Part& part : linear_.parts()) {
     int64_t b = std::max(begin, part.first);
     int64_t e = std::min(end, part.first + part.matrix.out);
@@ -225,71 +200,62 @@ void Product::add_bias_and_terms(
       }
     }
   }
-  for (size_t i = 0; i < terms_.size(); ++i) {
-    const LowRankTerm& term = *terms_[i].term;
-    int64_t b = std::max(begin, term.row_begin);
-    int64_t e = std::min(end, term.row_begin + term.rows);
+}
+
+void Product::multiply(
+    int thread, const DecodeRange& range, FetchList* fetch) const {
+  const std::byte* packed =
+      packed_->data() + (shared_ ? 0 : size_t(thread) * decode_bytes_);
+  for (const CpuLinear::Part& part : linear_.parts()) {
+    int64_t b = std::max(range.begin, part.first);
+    int64_t e = std::min(range.end, part.first + part.matrix.out);
     if (b >= e) {
       continue;
     }
-    const auto* values = reinterpret_cast<const float*>(term_values_->data());
-    const auto& users = terms_[i].rows;
-    auto first = std::lower_bound(
-        users.begin(), users.end(), row, [](const auto& user, int value) {
-          return user.first < value;
-        });
-    for (auto user = first; user != users.end() && user->first < row + rows;
-         ++user) {
-      int64_t j = user - users.begin();
-      term_up(
-          linear_.kernels(),
-          term,
-          b - term.row_begin,
-          e - term.row_begin,
-          values + term_offset_[i] + j * term.rank,
-          user->second,
-          y + (user->first - row) * ldy + (b - begin),
-          scratch);
-    }
+    Matrix matrix = part.matrix;
+    matrix.fetch = fetch;
+    linear_.kernels().decode(
+        matrix,
+        b - part.first,
+        e - part.first,
+        packed + decode_offset_[size_t(part.decode_format)],
+        plan_.decode_rows,
+        range.y + (b - range.begin),
+        range.ldy);
   }
+  add_bias(plan_.decode_rows, range.begin, range.end, range.y, range.ldy);
 }
 
-void Product::decode(
-    int thread, int64_t begin, int64_t end, float* y, int64_t ldy) const {
-  if (plan_.decode_rows == 0 || begin >= end) {
+void Product::decode(int thread, std::span<const DecodeRange> ranges) const {
+  if (plan_.decode_rows == 0) {
     return;
   }
-  const std::byte* packed =
-      packed_->data() + (shared_ ? 0 : size_t(thread) * decode_bytes_);
+  if (terms_in_decode_) {
+    decode_with_terms(thread, ranges);
+    return;
+  }
   // Blocks whose outputs stay in the first cache until they are finished.
   constexpr int64_t kBlock = 512;
   float scratch[kBlock];
-  for (int64_t block = begin; block < end; block += kBlock) {
-    int64_t block_end = std::min(block + kBlock, end);
-    for (const CpuLinear::Part& part : linear_.parts()) {
-      int64_t b = std::max(block, part.first);
-      int64_t e = std::min(block_end, part.first + part.matrix.out);
-      if (b >= e) {
-        continue;
+  for (const DecodeRange& range : ranges) {
+    for (int64_t o = range.begin; o < range.end; o += kBlock) {
+      DecodeRange block = range;
+      block.begin = o;
+      block.end = std::min(o + kBlock, range.end);
+      block.y += o - range.begin;
+      multiply(thread, block, nullptr);
+      if (!terms_.empty()) {
+        add_terms(
+            values(0),
+            plan_.prompt_rows,
+            plan_.decode_rows,
+            block.begin,
+            block.end,
+            block.y,
+            block.ldy,
+            scratch);
       }
-      size_t format = size_t(part.decode_format);
-      linear_.kernels().decode(
-          part.matrix,
-          b - part.first,
-          e - part.first,
-          packed + decode_offset_[format],
-          plan_.decode_rows,
-          y + (b - begin),
-          ldy);
     }
-    add_bias_and_terms(
-        plan_.prompt_rows,
-        plan_.decode_rows,
-        block,
-        block_end,
-        y + (block - begin),
-        ldy,
-        scratch);
   }
 }
 
@@ -360,7 +326,10 @@ void Product::panel_multiply(
       y,
       ldy);
   if (k1 == linear_.in()) {
-    add_bias_and_terms(row, rows, panel.begin, panel.end, y, ldy, scratch);
+    add_bias(rows, panel.begin, panel.end, y, ldy);
+    if (!terms_.empty()) {
+      add_terms(values(0), row, rows, panel.begin, panel.end, y, ldy, scratch);
+    }
   }
 }
 

@@ -174,8 +174,9 @@ void LinearStage::run(int thread) {
   if (plan.decode_rows > 0) {
     int64_t begin = linear.split_by_bytes(thread, threads);
     int64_t end = linear.split_by_bytes(thread + 1, threads);
-    product_.decode(
-        thread, begin, end, y_ + plan.prompt_rows * pitch_ + begin, pitch_);
+    DecodeRange range{
+        begin, end, y_ + plan.prompt_rows * pitch_ + begin, pitch_};
+    product_.decode(thread, {&range, 1});
     finish(plan.prompt_rows, plan.decode_rows, begin, end);
   }
   if (plan.prompt_rows > 0) {
@@ -290,17 +291,17 @@ void GateUpStage::run_decode(int thread) {
   const RowPlan& plan = product_.plan();
   auto [begin, end] = split_range(inner_, thread, context_.pool.size(), 16);
   int64_t count = end - begin;
-  if (count <= 0) {
-    return;
-  }
   auto* gate = reinterpret_cast<float*>(
       scratch_->data() + size_t(thread) * thread_bytes_);
   int64_t first = form_.in_turn ? 2 * begin : begin;
   int64_t columns = form_.in_turn ? 2 * count : count;
   float* up = gate + int64_t(plan.decode_rows) * columns;
-  product_.decode(thread, first, first + columns, gate, columns);
-  if (two_products()) {
-    product_.decode(thread, inner_ + begin, inner_ + end, up, count);
+  DecodeRange ranges[2] = {
+      {first, first + columns, gate, columns},
+      {inner_ + begin, inner_ + end, up, count}};
+  product_.decode(thread, {ranges, two_products() ? 2u : 1u});
+  if (count <= 0) {
+    return;
   }
   for (int r = 0; r < plan.decode_rows; ++r) {
     finish(

@@ -57,30 +57,33 @@ void term_down(
     const Kernels& kernels,
     const LowRankTerm& term,
     int64_t in,
+    int64_t begin,
+    int64_t end,
     const float* x,
     float* t) {
   size_t element = size_of(term.a.dtype);
   if (term.rank_first) {
     kernels.term_dot(
         term.a.dtype,
-        term.a.data,
+        term.a.data + size_t(begin) * element,
         size_t(in) * element,
         0,
         term.rank,
-        x,
-        in,
+        x + begin,
+        end - begin,
         t);
     return;
   }
+  size_t stride = size_t(term.rank) * element;
   std::fill_n(t, term.rank, 0.f);
   kernels.term_axpy(
       term.a.dtype,
-      term.a.data,
-      size_t(term.rank) * element,
-      in,
+      term.a.data + size_t(begin) * stride,
+      stride,
+      end - begin,
       0,
       term.rank,
-      x,
+      x + begin,
       1,
       t);
 }

@@ -301,6 +301,9 @@ void lane_decode(
           int count = int(min_of(4, stop - o));
           lane_block<kBits, T, kWidth, kX>(
               m, o, count, from, x_bytes, to + (o - begin), ldy);
+          if (m.fetch != nullptr) {
+            m.fetch->pass(count, kX, rows);
+          }
         }
       });
     }

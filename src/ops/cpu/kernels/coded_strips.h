@@ -352,6 +352,9 @@ void strip_decode(
             lines,
             fetch,
             sums + first * kStripOutputs);
+        if (m.fetch != nullptr) {
+          m.fetch->pass(count, kX * (k1 - k0), rows * m.in);
+        }
       });
     }
     fetch.all();

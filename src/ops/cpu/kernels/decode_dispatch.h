@@ -23,18 +23,22 @@ size_t decode_row_bytes(const Matrix& m) {
                                        : f32_row_bytes(m);
 }
 
-// One chunk of kX activation rows; kRows weight rows at a time.
+// One chunk of kX activation rows of `rows`; kRows weight rows at a time.
 template <typename Block, int kRows, int kX>
 void decode_chunk(
     const Matrix& m,
     int64_t begin,
     int64_t end,
     const std::byte* x,
+    int rows,
     float* y,
     int64_t ldy) {
   for (int64_t o = begin; o < end; o += kRows) {
     int count = int(min_of(kRows, end - o));
     Block::template run<kRows, kX>(m, o, count, x, y + (o - begin), ldy);
+    if (m.fetch != nullptr) {
+      m.fetch->pass(count, kX, rows);
+    }
   }
 }
 
@@ -61,23 +65,23 @@ void decode_rows(
       float* yc = y + chunk.first * ldy + (o - begin);
       switch (chunk.rows) {
         case 1:
-          decode_chunk<Block, 4, 1>(m, o, stop, xc, yc, ldy);
+          decode_chunk<Block, 4, 1>(m, o, stop, xc, rows, yc, ldy);
           break;
         case 2:
-          decode_chunk<Block, 4, 2>(m, o, stop, xc, yc, ldy);
+          decode_chunk<Block, 4, 2>(m, o, stop, xc, rows, yc, ldy);
           break;
         case 3:
-          decode_chunk<Block, kWideRows, 3>(m, o, stop, xc, yc, ldy);
+          decode_chunk<Block, kWideRows, 3>(m, o, stop, xc, rows, yc, ldy);
           break;
         case 4:
-          decode_chunk<Block, kWideRows, 4>(m, o, stop, xc, yc, ldy);
+          decode_chunk<Block, kWideRows, 4>(m, o, stop, xc, rows, yc, ldy);
           break;
 #if defined(__AVX512F__)
         case 5:
-          decode_chunk<Block, 2, 5>(m, o, stop, xc, yc, ldy);
+          decode_chunk<Block, 2, 5>(m, o, stop, xc, rows, yc, ldy);
           break;
         case 6:
-          decode_chunk<Block, 2, 6>(m, o, stop, xc, yc, ldy);
+          decode_chunk<Block, 2, 6>(m, o, stop, xc, rows, yc, ldy);
           break;
 #endif
         default:

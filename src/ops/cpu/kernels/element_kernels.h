@@ -165,6 +165,55 @@ void narrow_axpy(
   }
 }
 
+// Columns of some vectors, or `n` of one: acc[c] sums rows i = c mod 4, then
+// (0 + 1) + (2 + 3). Whole lines of memory are used up at a time: the rows of a
+// matrix with a large power of two between them share a few sets of the cache.
+template <typename T, int kVectors>
+inline void axpy_columns(
+    const std::byte* matrix,
+    size_t stride,
+    int64_t count,
+    int64_t n,
+    const float* t,
+    float factor,
+    float* y) {
+  auto get = [&](int64_t i, int v) {
+    const std::byte* at = matrix + size_t(i) * stride + v * kLanes * T::kBytes;
+    return kVectors > 1 || n == kLanes ? T::get(at) : T::part(at, n);
+  };
+  F acc[kVectors][4];
+  for (auto& sums : acc) {
+    for (F& sum : sums) {
+      sum = f_zero();
+    }
+  }
+  int64_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      F factors = f_set(t[i + c]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        acc[v][c] = f_fma(get(i + c, v), factors, acc[v][c]);
+      }
+    }
+  }
+  for (; i < count; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      acc[v][0] = f_fma(get(i, v), f_set(t[i]), acc[v][0]);
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    F sum = f_add(f_add(acc[v][0], acc[v][1]), f_add(acc[v][2], acc[v][3]));
+    float* out = y + v * kLanes;
+    if (kVectors > 1 || n == kLanes) {
+      f_store(out, f_fma(sum, f_set(factor), f_load(out)));
+    } else {
+      f_store_part(out, f_fma(sum, f_set(factor), f_load_part(out, n)), n);
+    }
+  }
+}
+
 void term_axpy(
     DType dtype,
     const std::byte* matrix,
@@ -182,30 +231,27 @@ void term_axpy(
       narrow_axpy<T>(matrix, int(width), count, t, factor, y);
       return;
     }
-    for (int64_t j = begin; j < end; j += kLanes) {
-      int64_t n = min_of(kLanes, end - j);
-      const std::byte* p = matrix + j * T::kBytes;
-      auto get = [&](int64_t i) {
-        const std::byte* at = p + size_t(i) * stride;
-        return n == kLanes ? T::get(at) : T::part(at, n);
-      };
-      F acc[4] = {f_zero(), f_zero(), f_zero(), f_zero()};
-      int64_t i = 0;
-      for (; i + 4 <= count; i += 4) {
-        for (int c = 0; c < 4; ++c) {
-          acc[c] = f_fma(get(i + c), f_set(t[i + c]), acc[c]);
-        }
-      }
-      for (; i < count; ++i) {
-        acc[0] = f_fma(get(i), f_set(t[i]), acc[0]);
-      }
-      F sum = f_add(f_add(acc[0], acc[1]), f_add(acc[2], acc[3]));
-      float* out = y + (j - begin);
-      if (n == kLanes) {
-        f_store(out, f_fma(sum, f_set(factor), f_load(out)));
-      } else {
-        f_store_part(out, f_fma(sum, f_set(factor), f_load_part(out, n)), n);
-      }
+    constexpr int kVectors = kLanes == 16 ? 4 : 2;
+    int64_t j = begin;
+    for (; j + kVectors * kLanes <= end; j += kVectors * kLanes) {
+      axpy_columns<T, kVectors>(
+          matrix + j * T::kBytes,
+          stride,
+          count,
+          kLanes,
+          t,
+          factor,
+          y + (j - begin));
+    }
+    for (; j < end; j += kLanes) {
+      axpy_columns<T, 1>(
+          matrix + j * T::kBytes,
+          stride,
+          count,
+          min_of(kLanes, end - j),
+          t,
+          factor,
+          y + (j - begin));
     }
   });
 }

@@ -5,6 +5,7 @@
 
 #include "core/cpu_features.h"
 #include "ops/backend.h"
+#include "ops/cpu/kernels/fetch_list.h"
 #include "ops/weights.h"
 
 #include <cstddef>
@@ -31,6 +32,7 @@ struct Matrix {
   size_t weight_stride = 0, scale_stride = 0;  // bytes from row to row
   Arithmetic decode = Arithmetic::f32;
   Arithmetic prefill = Arithmetic::f32;
+  FetchList* fetch = nullptr;  // to work off while decoding, if any
 
   size_t bytes_per_row() const {
     return weight_stride + (quant.packed() ? 2 * scale_stride : 0);

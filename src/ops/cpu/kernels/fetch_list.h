@@ -1,0 +1,44 @@
+// Memory that a thread reads after a product, brought near by the product's
+// kernel: with several rows of activations it computes longer than it reads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace mlxcel::cpu {
+
+// No member is inline: kernels for other instruction sets include this.
+class FetchList {
+ public:
+  FetchList();
+  ~FetchList();
+  FetchList(const FetchList&) = delete;
+  FetchList& operator=(const FetchList&) = delete;
+
+  // `rows` rows of `bytes`, `stride` apart.
+  void add(const std::byte* at, size_t bytes, int64_t rows, size_t stride);
+  // Spreads what the list holds over the next `outputs`.
+  void spread(int64_t outputs);
+  // By the kernel, after part / parts of the work on `outputs`.
+  void pass(int64_t outputs, int64_t part, int64_t parts);
+  // Fetches the rest.
+  void finish();
+
+ private:
+  struct Piece {
+    const std::byte* at;
+    size_t bytes;
+    int64_t rows;
+    size_t stride;
+  };
+  void fetch(int64_t lines);
+
+  std::vector<Piece> pieces_;
+  size_t piece_ = 0, offset_ = 0;  // where to go on
+  int64_t row_ = 0;
+  int64_t lines_ = 0;              // left
+  int64_t rate_ = 0, credit_ = 0;  // lines, times kUnit
+};
+
+}  // namespace mlxcel::cpu
