@@ -55,7 +55,25 @@ int64_t read_rank(const json& parameters, const std::string& file) {
   return int64_t(*value);
 }
 
+[[noreturn]] void refuse_dora(
+    const std::string& file, const std::string& says) {
+  throw AdapterError(
+      "DoRA adapters are not supported",
+      cat(file,
+          " says ",
+          says,
+          "; its low-rank pair without the magnitudes is neither the base "
+          "model nor the fine-tune"),
+      "fuse it into its base checkpoint with the tool that trained it, and "
+      "load the result as a model");
+}
+
 void check_type(const json& root, const std::string& file) {
+  // What mlx-lm wrote before it had fine_tune_type.
+  auto old = root.find("use_dora");
+  if (old != root.end() && *old == true) {
+    refuse_dora(file, "use_dora");
+  }
   auto found = root.find("fine_tune_type");
   if (found == root.end() || found->is_null()) {
     return;
@@ -71,13 +89,7 @@ void check_type(const json& root, const std::string& file) {
     return;
   }
   if (type == "dora") {
-    throw AdapterError(
-        "DoRA adapters are not supported",
-        cat(file,
-            " says fine_tune_type \"dora\"; its low-rank pair without the "
-            "magnitudes is neither the base model nor the fine-tune"),
-        "fuse it into its base checkpoint with the tool that trained it, and "
-        "load the result as a model");
+    refuse_dora(file, "fine_tune_type \"dora\"");
   }
   throw AdapterError(
       cat("fine_tune_type \"", type, "\" is not supported"),
@@ -97,6 +109,15 @@ void check_form(const json& root, const std::string& file) {
         cat("adapter config ", file, " is in PEFT's form"),
         "peft_type or r at the top level instead of lora_parameters",
         "convert the folder with mlxcel convert-adapter PEFT_DIR OUT_DIR");
+  }
+  // The same holds for our own fields in the wrong place.
+  for (const char* key : {"rank", "scale", "lora_alpha"}) {
+    if (root.contains(key) && !root.contains("lora_parameters")) {
+      throw AdapterError(
+          cat("adapter config ", file, " has a field in the wrong place"),
+          cat(key, " is at the top level, where it would not be read"),
+          kForm);
+    }
   }
 }
 

@@ -98,6 +98,17 @@ std::pair<std::string, int> split_peft_key(
         cat(file.string(), " holds the magnitudes ", key),
         kMerge);
   }
+  if (key.ends_with(".base_layer.weight")) {
+    throw AdapterError(
+        cat("cannot convert ", file.string()),
+        cat("tensor ",
+            key,
+            " is a base weight, which PEFT saves beside a pair on a head or "
+            "an embedding, changed or not"),
+        "if it is the base model's, save the adapter with "
+        "save_pretrained(..., save_embedding_layers=False); else merge it "
+        "into its base checkpoint (merge_and_unload)");
+  }
   refuse_tensor(
       key, file, "is no lora_A or lora_B, and has no place in a low-rank sum");
 }

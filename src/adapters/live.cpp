@@ -1,6 +1,7 @@
 #include "adapters/live.h"
 
 #include "core/error.h"
+#include "core/row_kernels.h"
 
 #include <cstring>
 
@@ -34,6 +35,21 @@ WeightTensor slice_outputs(
         b.data + (size_t(r) * size_t(rows) + size_t(first)) * element,
         width);
   }
+  return out;
+}
+
+// Backends have no terms in f64: a copy in f32.
+WeightTensor narrowed(const WeightTensor& tensor) {
+  if (tensor.dtype != DType::f64) {
+    return tensor;
+  }
+  std::byte* data = nullptr;
+  WeightTensor out = make_weight(DType::f32, tensor.shape, &data);
+  convert_to_f32(
+      tensor.dtype,
+      tensor.data,
+      element_count(tensor.shape),
+      reinterpret_cast<float*>(data));
   return out;
 }
 
@@ -97,8 +113,10 @@ LiveTerms live_terms(
     const std::vector<LiveAdapter>& adapters, const DecoderSpec& spec) {
   LiveTerms out;
   for (const auto& [id, adapter] : adapters) {
-    for (const ResolvedPair& pair : adapter->pairs) {
+    for (ResolvedPair pair : adapter->pairs) {
       refuse_expert(pair, *adapter);
+      pair.a = narrowed(pair.a);
+      pair.b = narrowed(pair.b);
       if (pair.on_embedding) {
         add_embedding(
             pair, id, adapter->factor, spec.head == HeadKind::tied, out);

@@ -2,6 +2,10 @@
 
 #include "core/error.h"
 
+#include <map>
+#include <tuple>
+#include <vector>
+
 namespace mlxcel {
 
 namespace {
@@ -209,8 +213,26 @@ ResolvedAdapter resolve_adapter(
   out.digest = adapter.digest;
   out.task_name = adapter.task_name();
   out.factor = adapter.config.factor();
+  std::map<std::vector<std::tuple<std::string, int64_t, int64_t>>, std::string>
+      taken;
   for (const AdapterPair& pair : adapter.pairs) {
     out.pairs.push_back(resolve_pair(pair, adapter, base));
+    // A tensor has one pair, by whichever of its names.
+    std::vector<std::tuple<std::string, int64_t, int64_t>> rows;
+    for (const Target& target : out.pairs.back().targets) {
+      rows.emplace_back(target.rows.stem, target.rows.first, target.rows.count);
+    }
+    auto [first, fresh] = taken.emplace(rows, pair.stem);
+    if (!fresh) {
+      throw AdapterError(
+          cat("cannot apply adapter ", adapter.folder.string()),
+          cat("its pairs on ",
+              first->second,
+              " and ",
+              pair.stem,
+              " are two for one base weight"),
+          "leave one of them out of the adapter");
+    }
   }
   return out;
 }

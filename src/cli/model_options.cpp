@@ -20,14 +20,17 @@ float parse_scale(const std::string& flag, const std::string& entry) {
   if (colon != std::string::npos) {
     text = std::string_view(entry).substr(colon + 1);
   }
-  if (text.starts_with("+")) {
-    text.remove_prefix(1);
+  std::string_view digits = text;
+  if (digits.starts_with("+") && !digits.starts_with("+-")) {
+    digits.remove_prefix(1);
   }
-  float scale = 0;
+  // A double first: what is too small for a float is zero, and finite.
+  double value = 0;
   auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), scale);
-  if (text.empty() || error != std::errc() ||
-      end != text.data() + text.size() || !std::isfinite(scale)) {
+      std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  auto scale = float(value);
+  if (digits.empty() || error != std::errc() ||
+      end != digits.data() + digits.size() || !std::isfinite(scale)) {
     throw UsageError(
         cat("wrong scale in ", flag, " ", entry),
         text.empty() ? "there is no number after a last colon"

@@ -23,6 +23,10 @@ TEST(AdapterConfig, AlphaOverRankBeatsScale) {
 TEST(AdapterConfig, DefaultsAreRank8AndScale20) {
   EXPECT_EQ(factor("{}"), 20.0);
   EXPECT_EQ(factor(R"({"lora_parameters": {"rank": 4}})"), 20.0);
+  EXPECT_EQ(
+      factor(R"({"lora_parameters": {"rank": 4}, "rank": 9, "scale": 3})"),
+      20.0);
+  EXPECT_EQ(factor(R"({"use_dora": false})"), 20.0);
   EXPECT_EQ(factor(R"({"lora_parameters": {"lora_alpha": 4}})"), 0.5);
   EXPECT_EQ(
       factor(R"({"lora_parameters": {"scale": 3, "lora_alpha": null}})"), 3.0);
@@ -66,6 +70,18 @@ INSTANTIATE_TEST_SUITE_P(
             "\"dora\"; its low-rank pair without the magnitudes is neither the "
             "base model nor the fine-tune\n  fuse it into its base checkpoint "
             "with the tool that trained it, and load the result as a model"},
+        Refusal{
+            R"({"lora_parameters": {"rank": 4}, "use_dora": true})",
+            "DoRA adapters are not supported: f.json says use_dora; its "
+            "low-rank pair without the magnitudes is neither the base model "
+            "nor the fine-tune\n  fuse it into its base checkpoint with the "
+            "tool that trained it, and load the result as a model"},
+        Refusal{
+            R"({"rank": 4, "scale": 2.0})",
+            "adapter config f.json has a field in the wrong place: rank is at "
+            "the top level, where it would not be read\n  write it as "
+            "{\"fine_tune_type\": \"lora\", \"lora_parameters\": {\"rank\": "
+            "8, \"scale\": 20.0}}"},
         Refusal{
             R"({"fine_tune_type": "full"})",
             "fine_tune_type \"full\" is not supported: f.json describes no "

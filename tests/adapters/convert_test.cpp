@@ -247,6 +247,8 @@ TEST_F(ConvertRefusal, OtherTensors) {
        "pair on an embedding"},
       {q_ + ".lora_magnitude_vector", "DoRA adapters are not supported"},
       {"base_model.model.lm_head.weight", "base_model.model.lm_head.weight"},
+      {"base_model.model.lm_head.base_layer.weight",
+       "save_embedding_layers=False"},
       {q_ + ".lora_B.bias", "lora_B.bias"},
       {q_ + ".lora_A.default.weight", "is the second one"},
   };

@@ -41,7 +41,7 @@ class RandomLlama {
   }
 
   // An adapter on some of the matrices, each pair with its own rank and
-  // orientation, stored in a dtype of its own.
+  // orientation, each half stored in a dtype of its own.
   RandomAdapter add_adapter();
 
   // The checkpoint with scale * factor * left right of each adapter added in

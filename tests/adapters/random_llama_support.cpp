@@ -17,7 +17,10 @@ namespace fs = std::filesystem;
 void write_values(WeightTensor& tensor, std::byte* data, auto value_of) {
   for (int64_t i = 0; i < element_count(tensor.shape); ++i) {
     float value = float(value_of(i));
-    if (tensor.dtype == DType::f32) {
+    if (tensor.dtype == DType::f64) {
+      double wide = value;
+      std::memcpy(data + 8 * i, &wide, 8);
+    } else if (tensor.dtype == DType::f32) {
       std::memcpy(data + 4 * i, &value, 4);
     } else {
       uint16_t bits =
@@ -133,8 +136,7 @@ RandomAdapter RandomLlama::add_adapter() {
   RandomAdapter out;
   out.folder = folder_ / ("adapter" + std::to_string(adapters_++));
   fs::create_directories(out.folder);
-  DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
-  DType dtype = dtypes[pick(0, 2)];
+  DType dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
   int64_t alpha = pick(1, 16), rank = pick(1, 8);
   out.factor = double(alpha) / double(rank);
   WeightMap tensors;
@@ -148,7 +150,7 @@ RandomAdapter RandomLlama::add_adapter() {
     // Small enough that the changed model is still a tame one.
     double size = 0.5 / std::sqrt(double(site.in)) / out.factor;
     auto tensor = [&](int64_t rows, int64_t cols, double scale) {
-      return random_tensor(dtype, {rows, cols}, scale, 0);
+      return random_tensor(dtypes[pick(0, 3)], {rows, cols}, scale, 0);
     };
     WeightTensor a, b;
     if (layout == 0) {  // [in, rank], [rank, out]

@@ -110,6 +110,7 @@ TEST_F(Adapters, ScaleZeroIsTheBase) {
   for (std::vector<std::string> flags :
        {std::vector<std::string>{"--lora-scaled", zero},
         {"--lora-scaled", adapter() + ":-0.0"},
+        {"--lora-scaled", adapter() + ":1e-60"},
         {"--lora-scaled", zero + "," + zero},
         {"--lora-scaled", zero, "--lora-fuse"}}) {
     EXPECT_EQ(generate(flags).out, kBase);
@@ -118,7 +119,16 @@ TEST_F(Adapters, ScaleZeroIsTheBase) {
 
 TEST_F(Adapters, RefuseWrongScales) {
   for (const char* scale :
-       {"", ":", ":x", ":nan", ":inf", ":1e999", ":1.0x", ":0x10"}) {
+       {"",
+        ":",
+        ":x",
+        ":nan",
+        ":inf",
+        ":1e39",
+        ":1e999",
+        ":1.0x",
+        ":0x10",
+        ":+-1"}) {
     ProgramResult got =
         generate({"--lora-scaled", adapter() + std::string(scale)});
     EXPECT_EQ(got.exit_code, 2) << scale;
@@ -139,13 +149,18 @@ TEST_F(Adapters, ATensorThatCannotBeAppliedStopsTheLoad) {
     WeightMap tensors;
     const char* mentions;
   };
-  WeightMap typo = good(), shape = good(), half = good(), peft;
+  WeightMap typo = good(), shape = good(), half = good(), twice = good(), peft;
   typo.set("model.layers.0.self_attn.q_porj.lora_a", matrix(kSize, 1, 0, 0, 1));
   typo.set("model.layers.0.self_attn.q_porj.lora_b", matrix(1, kSize, 0, 0, 1));
   shape.set(
       "model.layers.0.self_attn.q_proj.lora_a", matrix(kSize, 1, 0, 0, 1));
   shape.set("model.layers.0.self_attn.q_proj.lora_b", matrix(1, 96, 0, 0, 1));
   half.set("model.layers.0.self_attn.v_proj.lora_a", matrix(kSize, 1, 0, 0, 1));
+  for (std::string name :
+       {"layers.0.self_attn.o_proj", "model.layers.0.self_attn.o_proj"}) {
+    twice.set(name + ".lora_a", matrix(kSize, 1, 0, 0, 1));
+    twice.set(name + ".lora_b", matrix(1, kSize, 0, 0, 1));
+  }
   peft.set(
       "base_model.model.lm_head.lora_A.weight", matrix(1, kSize, 0, '#', 1));
   peft.set(
@@ -154,6 +169,10 @@ TEST_F(Adapters, ATensorThatCannotBeAppliedStopsTheLoad) {
       {"bad_typo", typo, "model.layers.0.self_attn.q_porj"},
       {"bad_shape", shape, "model.layers.0.self_attn.q_proj"},
       {"bad_half", half, "model.layers.0.self_attn.v_proj.lora_b"},
+      {"bad_twice",
+       twice,
+       "its pairs on layers.0.self_attn.o_proj and "
+       "model.layers.0.self_attn.o_proj are two for one base weight"},
       {"bad_peft", peft, "base_model.model.lm_head.lora_A.weight"},
   };
   for (const Bad& bad : cases) {
