@@ -238,6 +238,7 @@ void Product::decode_with_terms(
     multiply_until(early * (i - first + 1) / (last - first));
     down(thread, i);
   }
+  multiply_until(early);  // of threads without a piece
   context_.pool.barrier();
   float* t = values(thread);
   for (const TermUse& use : uses_) {
