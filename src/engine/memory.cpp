@@ -82,7 +82,8 @@ MemoryEstimate estimate_memory(const DecoderSpec& spec, const MemoryUse& use) {
     widest = std::max({widest, attention, inner});
   }
   uint64_t columns = 3 * uint64_t(spec.hidden_size) + widest;
-  // Logits stand in the backend's tensor and in the engine's copy.
+  // Logits stand in the backend's tensor and, where that is not on the host, in
+  // the engine's copy.
   uint64_t logits = 2 * uint64_t(use.output_rows) * uint64_t(spec.vocab_size);
   estimate.activations = sizeof(float) * (rows * columns + logits);
   estimate.headroom =

@@ -12,8 +12,8 @@ namespace {
 // Fewer prompt rows than this waste the products, which read all weights for
 // them.
 constexpr int64_t kLeastPromptRows = 64;
-// What a step's logits of whole prompts may take: they stand twice, in the
-// backend's tensor and in the engine's copy.
+// What a step's logits of whole prompts may take: they stand twice where the
+// backend does not compute on the host.
 constexpr int64_t kOutputBytes = int64_t(64) << 20;
 
 }  // namespace
