@@ -1,6 +1,7 @@
 #include "models/config_reading.h"
 
 #include "core/error.h"
+#include "models/config_reading_layers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -40,6 +41,36 @@ Config renamed(const Config& config, const KeyNames& names) {
   Config out(std::move(json), config.file());
   out.set_layout(config.layout());
   return out;
+}
+
+Config overridden(const Config& config, const KeyNames& names) {
+  nlohmann::json json = config.json();
+  for (const auto& [other, usual] : names) {
+    if (config.has(other)) {
+      nlohmann::json value = json.at(other);
+      json[usual] = std::move(value);
+    }
+  }
+  Config out(std::move(json), config.file());
+  out.set_layout(config.layout());
+  return out;
+}
+
+int positive_size(const Config& config, std::string_view key) {
+  constexpr int kMaxSize = 1 << 26;
+  int value = positive(config, key, config.get<int>(key));
+  if (value > kMaxSize) {
+    throw ConfigError(
+        cat(config.file(), ": ", key, " is ", value),
+        cat("more than ", kMaxSize, " is taken for damage"),
+        "take config.json from the model's original publisher");
+  }
+  return value;
+}
+
+bool is_set(const Config& config, std::string_view key, bool missing) {
+  return config.json().contains(std::string(key)) ? config.get_or(key, false)
+                                                  : missing;
 }
 
 Config gpt2_config(const Config& config) {
@@ -306,7 +337,9 @@ void slide_all_layers(const Config& config, DecoderSpec& decoder) {
   slide_layers(config, decoder, [&](int) { return windowed; });
 }
 
-void slide_upper_layers(const Config& config, DecoderSpec& decoder) {
+void slide_upper_layers(const Config& given, DecoderSpec& decoder) {
+  Config config = with_defaults(
+      given, {{"sliding_window", 4096}, {"max_window_layers", 28}});
   bool windowed = config.get_or("use_sliding_window", false) &&
                   config.has("sliding_window");
   bool listed = config.has("layer_types");

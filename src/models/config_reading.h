@@ -19,6 +19,17 @@ namespace mlxcel {
 using KeyNames = std::vector<std::pair<std::string, std::string>>;
 Config renamed(const Config& config, const KeyNames& names);
 
+// The same, but a value under a `first` replaces one under the usual name.
+Config overridden(const Config& config, const KeyNames& names);
+
+// A size of the model. Throws ConfigError that names the key unless it is from
+// 1 to 2^26: products of two such sizes stay far from overflow.
+int positive_size(const Config& config, std::string_view key);
+
+// A switch as published Python classes test it: null is off; a missing key is
+// the class's default.
+bool is_set(const Config& config, std::string_view key, bool missing);
+
 // GPT-2's names of the usual sizes.
 Config gpt2_config(const Config& config);
 

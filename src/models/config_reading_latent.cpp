@@ -99,7 +99,7 @@ BlockSpec latent_block(const Config& config, const LatentAttentionSpec& spec) {
 DecoderSpec deepseek3_latent_decoder(const Config& config) {
   require_value(config, "topk_method", "noaux_tc");
   require_value(config, "scoring_func", "sigmoid");
-  bool interleaved = config.get_or("rope_interleave", true);
+  bool interleaved = is_set(config, "rope_interleave", true);
   return uniform_decoder(
       config,
       latent_block(

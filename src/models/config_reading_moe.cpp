@@ -39,7 +39,7 @@ MoeSpec deepseek_moe(const Config& config) {
 MoeSpec deepseek3_moe(const Config& config) {
   MoeSpec moe = deepseek_moe(config);
   moe.routing.scores = RouterScores::sigmoid;
-  moe.routing.shares = config.get_or("norm_topk_prob", true)
+  moe.routing.shares = is_set(config, "norm_topk_prob", true)
                            ? Shares::renormalized
                            : Shares::as_scored;
   moe.routing.groups = {

@@ -1,6 +1,7 @@
 #include "models/config_reading_recurrent.h"
 
 #include "core/error.h"
+#include "models/config_reading_layers.h"
 
 #include <algorithm>
 #include <limits>
@@ -156,7 +157,7 @@ std::shared_ptr<StateSpaceSpec> state_space_mixer(
       .head_dim = config.get<int64_t>(keys.head_dim),
       .state_size = config.get<int64_t>(keys.state_size)};
   mixer->taps = config.get<int>(keys.taps);
-  mixer->convolution_bias = config.get_or(keys.convolution_bias, true);
+  mixer->convolution_bias = is_set(config, keys.convolution_bias, true);
   auto limits = config.get_or("time_step_limit", std::vector<float>());
   mixer->limits = {0, std::numeric_limits<float>::infinity()};
   if (limits.size() == 2) {
@@ -175,11 +176,23 @@ std::shared_ptr<GatedDeltaSpec> gated_delta_mixer(const Config& config) {
   require_silu(config, "hidden_act");
   auto mixer = std::make_shared<GatedDeltaSpec>();
   mixer->heads = {
-      .key_heads = config.get<int>("linear_num_key_heads"),
-      .value_heads = config.get<int>("linear_num_value_heads"),
-      .key_dim = config.get<int64_t>("linear_key_head_dim"),
-      .value_dim = config.get<int64_t>("linear_value_head_dim")};
-  mixer->taps = config.get_or("linear_conv_kernel_dim", 4);
+      .key_heads = positive_size(config, "linear_num_key_heads"),
+      .value_heads = positive_size(config, "linear_num_value_heads"),
+      .key_dim = positive_size(config, "linear_key_head_dim"),
+      .value_dim = positive_size(config, "linear_value_head_dim")};
+  if (mixer->heads.value_heads % mixer->heads.key_heads != 0) {
+    throw ConfigError(
+        cat(config.file(),
+            ": linear_num_value_heads is ",
+            mixer->heads.value_heads),
+        cat("it is no multiple of linear_num_key_heads ",
+            mixer->heads.key_heads,
+            ", and value heads share key heads in equal groups"),
+        "take config.json from the model's original publisher");
+  }
+  mixer->taps = positive_size(
+      with_defaults(config, {{"linear_conv_kernel_dim", 4}}),
+      "linear_conv_kernel_dim");
   mixer->norm_eps = config.get<float>("rms_norm_eps");
   return mixer;
 }

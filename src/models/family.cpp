@@ -64,6 +64,7 @@ const std::vector<Feature>& known_features() {
       {"add_cross_attention", {false}},
       {"moe_latent_size", {}},
       {"norm_type", {}},
+      {"partial_rotary_factor", {1}},
       {"mlp_type", {}},
   };
   return features;
@@ -86,6 +87,44 @@ void refuse_unread(
       "check model_type, or take config.json from the original publisher");
 }
 
+constexpr const char* kPartial = "partial_rotary_factor";
+
+// One table's settings, or an object of them for each kind of layers. A
+// proportional table is the one that reads the share in every family.
+void check_partial_rotation(
+    const Family& family, const Config& config, const json& section) {
+  if (!section.is_object()) {
+    return;
+  }
+  for (const json& inner : section) {
+    check_partial_rotation(family, config, inner);
+  }
+  auto share = section.find(kPartial);
+  auto type = section.find("rope_type");
+  bool reads = type != section.end() && *type == "proportional";
+  if (share != section.end() && !share->is_null() && *share != 1 && !reads) {
+    throw ConfigError(
+        cat(config.file(),
+            ": \"",
+            kPartial,
+            "\" is not supported for ",
+            family.name),
+        cat("its value ",
+            share->dump(),
+            " would change the rotation, and this family does not read it"),
+        "check model_type, or take config.json from the original publisher");
+  }
+}
+
+void check_partial_rotation(const Family& family, const Config& config) {
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    auto section = config.json().find(key);
+    if (section != config.json().end()) {
+      check_partial_rotation(family, config, *section);
+    }
+  }
+}
+
 void check_features(const Family& family, const Config& config) {
   auto reads = [&](std::string_view key) {
     return std::find(family.features.begin(), family.features.end(), key) !=
@@ -100,6 +139,9 @@ void check_features(const Family& family, const Config& config) {
         feature.neutral.end()) {
       refuse_unread(family, config, feature.key);
     }
+  }
+  if (!reads(kPartial)) {
+    check_partial_rotation(family, config);
   }
   if (config.has("layer_types") && !reads("layer_types") &&
       !layer_types_neutral(config.json().at("layer_types"))) {

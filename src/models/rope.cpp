@@ -68,9 +68,10 @@ Settings read_settings(const Config& config, const RopeDefaults& defaults) {
   }
   out.theta = out.scaling.get_or(
       "rope_theta", config.get_or("rope_theta", defaults.theta));
-  out.partial = out.scaling.get_or(
-      "partial_rotary_factor",
-      config.get_or("partial_rotary_factor", defaults.partial));
+  // A null turns whole heads; a missing key is the family's default.
+  constexpr const char* kPartial = "partial_rotary_factor";
+  double outer = config.json().contains(kPartial) ? 1 : defaults.partial;
+  out.partial = out.scaling.get_or(kPartial, config.get_or(kPartial, outer));
   // transformers gives the outer key priority (Phi-3 writes it there), and
   // takes the whole context when neither is present.
   constexpr std::string_view original = "original_max_position_embeddings";

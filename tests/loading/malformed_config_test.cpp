@@ -128,7 +128,7 @@ std::vector<Malformed> malformed_configs() {
        R"(are both given and differ)"},
       {"partial_rotary_odd",
        base(R"({"partial_rotary_factor": 0.4})"),
-       R"(rotates 3 dimensions)"},
+       R"("partial_rotary_factor" is not supported for Llama)"},
       {"window_unread",
        base(R"({"sliding_window": 8})"),
        R"("sliding_window" is not supported for Llama)"},

@@ -16,6 +16,7 @@ DecoderSpec apertus_decoder(const Config& given) {
         config,
         {{"rope_scaling",
           {{"rope_type", "llama3"},
+           {"rope_theta", kTheta},
            {"factor", 8.0},
            {"original_max_position_embeddings", 8192},
            {"low_freq_factor", 1.0},

@@ -92,7 +92,8 @@ const Family bailing_moe = {
     .architectures = {"BailingMoeForCausalLM", "BailingMoeV2ForCausalLM"},
     .decoder = bailing_moe_decoder,
     .names = hf_decoder_names(bailing_moe_names()),
-    .features = {"use_bias", "use_qk_norm", "num_experts"},
+    .features =
+        {"partial_rotary_factor", "use_bias", "use_qk_norm", "num_experts"},
     .dropped = {"*.rotary_emb.inv_freq"},
 };
 

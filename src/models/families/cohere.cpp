@@ -11,7 +11,8 @@ DecoderSpec cohere_decoder(const Config& config) {
   BlockSpec block{
       .norms = NormPlacement::parallel,
       .norm = layer_norm(config, "layer_norm_eps", 1e-5f, NormTensors::weight),
-      .attention = grouped_query_attention(config, {.interleaved = true}),
+      .attention = grouped_query_attention(
+          config, {.theta = 500000, .interleaved = true}),
       .mlp = gated_mlp(config)};
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
   decoder.extras.logit_scale = config.get_or("logit_scale", 0.0625f);

@@ -6,7 +6,10 @@ namespace mlxcel {
 
 namespace {
 
-DecoderSpec cohere2_decoder(const Config& config) {
+DecoderSpec cohere2_decoder(const Config& given) {
+  // Cohere's other base is not this family's.
+  Config config =
+      with_defaults(given, {{"rope_theta", 10000}, {"sliding_window", 4096}});
   DecoderSpec decoder = cohere.decoder(config);
   int pattern = std::max(1, config.get_or("sliding_window_pattern", 4));
   slide_layers(

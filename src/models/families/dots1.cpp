@@ -7,7 +7,9 @@ namespace mlxcel {
 
 namespace {
 
-DecoderSpec dots1_decoder(const Config& config) {
+DecoderSpec dots1_decoder(const Config& given) {
+  Config config = with_defaults(
+      given, {{"norm_topk_prob", false}, {"sliding_window", 4096}});
   BlockSpec block = gated_block(config);
   block.attention.qk_norm = QkNorm::per_head;
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);

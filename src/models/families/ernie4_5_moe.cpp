@@ -19,6 +19,7 @@ DecoderSpec ernie4_5_moe_decoder(const Config& published) {
   bias_everywhere(config, "use_bias", block);
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
   MoeSpec moe = deepseek_moe(config);
+  moe.routing.scale = 1;  // the published class reads no such factor
   moe.routing.shares = Shares::renormalized;
   moe.routing.least_sum = config.get_or("moe_norm_min", 1e-12f);
   moe.router_bias = RouterBias::selection;

@@ -7,12 +7,13 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec exaone_decoder(const Config& config) {
-  Config usual = renamed(
+  Config usual = overridden(
       config,
       {{"num_layers", "num_hidden_layers"},
        {"layer_norm_epsilon", "rms_norm_eps"},
        {"activation_function", "hidden_act"}});
-  return uniform_decoder(usual, gated_block(usual), HeadKind::own);
+  return uniform_decoder(
+      usual, gated_block(usual, {.theta = 500000}), HeadKind::own);
 }
 
 FamilyNames exaone_names() {

@@ -22,7 +22,8 @@ bool exaone4_slides(const Config& config, int layer) {
   return every > 0 && (layer + 1) % every != 0;
 }
 
-DecoderSpec exaone4_decoder(const Config& config) {
+DecoderSpec exaone4_decoder(const Config& given) {
+  Config config = with_defaults(given, {{"sliding_window", 4096}});
   BlockSpec block = gated_block(config);
   block.norms = NormPlacement::post;
   block.attention.qk_norm = QkNorm::per_head;

@@ -20,7 +20,7 @@ const Family glm = {
     .architectures = {"GlmForCausalLM"},
     .decoder = glm_decoder,
     .names = hf_decoder_names({fused_gate_up("layers.{l}.mlp.gate_up_proj")}),
-    .features = {"attention_bias"},
+    .features = {"partial_rotary_factor", "attention_bias"},
     .dropped = {"*.rotary_emb.inv_freq"},
 };
 

@@ -26,7 +26,7 @@ const Family glm4 = {
         {"layers.{l}.post_mlp_layernorm", {"layers.{l}.mlp_post_norm"}},
         fused_gate_up("layers.{l}.mlp.gate_up_proj"),
     }),
-    .features = {"attention_bias"},
+    .features = {"partial_rotary_factor", "attention_bias"},
     .dropped = {"*.rotary_emb.inv_freq"},
 };
 

@@ -24,7 +24,11 @@ const Family glm4_moe = {
     .architectures = {"Glm4MoeForCausalLM"},
     .decoder = glm4_moe_decoder,
     .names = hf_decoder_names(deepseek_moe_names()),
-    .features = {"attention_bias", "use_qk_norm", "n_routed_experts"},
+    .features =
+        {"partial_rotary_factor",
+         "attention_bias",
+         "use_qk_norm",
+         "n_routed_experts"},
     .further_layers = FurtherLayers::dropped,
 };
 

@@ -1,6 +1,7 @@
 // GPT-NeoX (Pythia): layer norms, biases, a plain MLP beside the attention,
 // each under its own norm; part of each head turns; q, k and v packed head by
 // head.
+#include "core/error.h"
 #include "models/config_reading.h"
 #include "models/families/families.h"
 
@@ -8,8 +9,21 @@ namespace mlxcel {
 
 namespace {
 
+// The published class reads rotary_emb_base alone.
+void refuse_other_base(const Config& config) {
+  double base = config.get_or("rotary_emb_base", 10000.0);
+  double theta = config.get_or("rope_theta", base);
+  if (theta != base) {
+    throw ConfigError(
+        cat(config.file(), ": rope_theta ", theta, " is not supported"),
+        cat("GPT-NeoX reads its base from rotary_emb_base, here ", base),
+        "keep the one that the model was trained with, as rotary_emb_base");
+  }
+}
+
 DecoderSpec gpt_neox_decoder(const Config& published) {
-  Config config = renamed(
+  refuse_other_base(published);
+  Config config = overridden(
       published,
       {{"rotary_emb_base", "rope_theta"},
        {"rotary_pct", "partial_rotary_factor"}});
@@ -53,7 +67,8 @@ const Family gpt_neox = {
     .architectures = {"GPTNeoXForCausalLM"},
     .decoder = gpt_neox_decoder,
     .names = gpt_neox_names(),
-    .features = {"use_parallel_residual", "attention_bias"},
+    .features =
+        {"partial_rotary_factor", "use_parallel_residual", "attention_bias"},
     .dropped =
         {"*.attention.bias",
          "*.attention.masked_bias",

@@ -8,7 +8,12 @@ namespace mlxcel {
 
 namespace {
 
-DecoderSpec hunyuan_v1_moe_decoder(const Config& config) {
+DecoderSpec hunyuan_v1_moe_decoder(const Config& given) {
+  // The published class takes the second names for the first ones.
+  Config config = overridden(
+      given,
+      {{"num_experts_per_tok", "moe_topk"},
+       {"num_local_experts", "num_experts"}});
   BlockSpec block{
       .norm = rms_norm(config),
       .attention = hunyuan_attention(config),

@@ -29,9 +29,12 @@ Config kimi_linear_config(const Config& given) {
 std::shared_ptr<GatedDeltaSpec> kimi_linear_delta(const Config& config) {
   Config linear = config.sub("linear_attn_config");
   auto spec = std::make_shared<GatedDeltaSpec>();
-  int heads = linear.get<int>("num_heads"), dim = linear.get<int>("head_dim");
+  int heads = positive_size(linear, "num_heads"),
+      dim = positive_size(linear, "head_dim");
   spec->heads = {heads, heads, dim, dim};
-  spec->taps = linear.get_or("short_conv_kernel_size", 4);
+  spec->taps = linear.has("short_conv_kernel_size")
+                   ? positive_size(linear, "short_conv_kernel_size")
+                   : 4;
   spec->projections = DeltaProjections::channels;
   spec->split_convolution = true;
   spec->gate = GateForm::sigmoid_of_norm;

@@ -8,10 +8,10 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec minimax_m2_decoder(const Config& config) {
-  double dims = config.get_or("rotary_dim", 0);
   HeadCounts heads = head_counts(config);
+  double dims = config.get_or("rotary_dim", heads.dim);
   BlockSpec block =
-      gated_block(config, {.partial = dims > 0 ? dims / heads.dim : 1});
+      gated_block(config, {.theta = 5e6, .partial = dims / heads.dim});
   if (config.get_or("use_qk_norm", true)) {
     block.attention.qk_norm = QkNorm::projection;
   }
@@ -39,7 +39,7 @@ const Family minimax_m2 = {
     .architectures = {"MiniMaxM2ForCausalLM"},
     .decoder = minimax_m2_decoder,
     .names = hf_decoder_names(minimax_m2_names()),
-    .features = {"use_qk_norm", "num_local_experts"},
+    .features = {"partial_rotary_factor", "use_qk_norm", "num_local_experts"},
     .dropped = {"model.mtp.*", "mtp.*"},
 };
 

@@ -21,10 +21,13 @@ DecoderSpec ministral3_decoder(const Config& given) {
          {"mscale_all_dim", 1.0},
          {"llama_4_scaling_beta", 0.1}}}});
   BlockSpec block = gated_block(config);
+  // The outer key goes first, as it does for the rotation.
+  constexpr std::string_view original = "original_max_position_embeddings";
   Config rope = config.sub("rope_parameters");
   block.attention.extras.query_scaling = {
       .slope = rope.get<float>("llama_4_scaling_beta"),
-      .length = rope.get<int64_t>("original_max_position_embeddings")};
+      .length = config.has(original) ? config.get<int64_t>(original)
+                                     : rope.get<int64_t>(original)};
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   slide_all_layers(config, decoder);
   return decoder;

@@ -1,12 +1,14 @@
 // Mistral: Llama with one sliding window over all layers, or none.
-#include "models/config_reading.h"
+#include "models/config_reading_layers.h"
 #include "models/families/families.h"
 
 namespace mlxcel {
 
 namespace {
 
-DecoderSpec mistral_decoder(const Config& config) {
+DecoderSpec mistral_decoder(const Config& given) {
+  // The class's default; configs without a window write null.
+  Config config = with_defaults(given, {{"sliding_window", 4096}});
   DecoderSpec decoder =
       uniform_decoder(config, gated_block(config), HeadKind::own);
   slide_all_layers(config, decoder);

@@ -29,7 +29,7 @@ const Family nemotron = {
     .architectures = {"NemotronForCausalLM"},
     .decoder = nemotron_decoder,
     .names = hf_decoder_names(),
-    .features = {"attention_bias", "mlp_bias"},
+    .features = {"partial_rotary_factor", "attention_bias", "mlp_bias"},
 };
 
 }  // namespace mlxcel

@@ -5,6 +5,8 @@
 #include "models/config_reading_recurrent.h"
 #include "models/families/families.h"
 
+#include <limits>
+
 namespace mlxcel {
 
 namespace {
@@ -44,6 +46,11 @@ DecoderSpec nemotron_h_decoder(const Config& given) {
        .taps = "conv_kernel",
        .convolution_bias = "use_conv_bias"},
       parts.norm.eps);
+  // As transformers reads its config: the published code and mlx-lm bound the
+  // step by time_step_limit instead.
+  mixer->limits = {
+      config.get_or("mamba_dt_min", config.get_or("time_step_min", 1e-3f)),
+      std::numeric_limits<float>::infinity()};
   bool mixer_bias = config.get_or("use_bias", false);
   mixer->bias = {mixer_bias, mixer_bias};
   parts.mixer = mixer;
@@ -103,7 +110,8 @@ const Family nemotron_h = {
     .decoder = nemotron_h_decoder,
     .names = nemotron_h_names(),
     .features =
-        {"attention_bias",
+        {"partial_rotary_factor",
+         "attention_bias",
          "mlp_bias",
          "use_bias",
          "n_routed_experts",

@@ -7,6 +7,17 @@ namespace mlxcel {
 
 namespace {
 
+// A base of null leaves the rotation out; a missing one is the class's default.
+bool without_positions(const Config& config) {
+  auto is_null = [](const Config& section) {
+    auto theta = section.json().find("rope_theta");
+    return theta != section.json().end() && theta->is_null();
+  };
+  auto rope = config.find_sub("rope_parameters");
+  return rope && rope->json().contains("rope_theta") ? is_null(*rope)
+                                                     : is_null(config);
+}
+
 DecoderSpec olmo_hybrid_decoder(const Config& config) {
   BlockSpec block{
       .norms = NormPlacement::post,
@@ -14,9 +25,7 @@ DecoderSpec olmo_hybrid_decoder(const Config& config) {
       .attention = grouped_query_attention(config),
       .mlp = gated_mlp(config)};
   block.attention.qk_norm = QkNorm::projection;
-  // Positions only where the config states a base.
-  auto rope = config.find_sub("rope_parameters");
-  if (!config.has("rope_theta") && !(rope && rope->has("rope_theta"))) {
+  if (without_positions(config)) {
     block.attention.rope = nullptr;
   }
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);

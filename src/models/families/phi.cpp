@@ -38,7 +38,7 @@ const Family phi = {
         {"layers.{l}.mlp.fc2", {"layers.{l}.mlp.down"}},
         {"final_layernorm", {"final_norm"}},
     }),
-    .features = {"qk_layernorm"},
+    .features = {"partial_rotary_factor", "qk_layernorm"},
     .dropped = {"*.rotary_emb.inv_freq"},
 };
 

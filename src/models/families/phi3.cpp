@@ -30,7 +30,7 @@ const Family phi3 = {
              "layers.{l}.attention.v"}),
         fused_gate_up("layers.{l}.mlp.gate_up_proj"),
     }),
-    .features = {"sliding_window"},
+    .features = {"partial_rotary_factor", "sliding_window"},
 };
 
 }  // namespace mlxcel

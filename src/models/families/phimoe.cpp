@@ -1,20 +1,43 @@
 // Phi 3.5 MoE: layer norms, biases on the attention and the head, two experts a
 // token by the sparse mixer.
+#include "core/error.h"
 #include "models/config_reading_layers.h"
 #include "models/config_reading_moe.h"
 #include "models/families/families.h"
+
+#include <optional>
+#include <string>
 
 namespace mlxcel {
 
 namespace {
 
-DecoderSpec phimoe_decoder(const Config& config) {
+Config phimoe_config(const Config& given) {
+  Config config = with_defaults(given, {{"num_experts_per_tok", 2}});
+  if (int stated = config.get<int>("num_experts_per_tok"); stated != 2) {
+    throw ConfigError(
+        cat(config.file(), ": num_experts_per_tok is ", stated),
+        "the sparse mixer chooses two experts for each token",
+        "take config.json from the model's original publisher");
+  }
+  // Unlike elsewhere, the rotation's own context goes before the outer one.
+  const std::string original = "original_max_position_embeddings";
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    std::optional<Config> rope = config.find_sub(key);
+    if (rope && rope->has(original)) {
+      return with_values(config, {{original, rope->json().at(original)}});
+    }
+  }
+  return config;
+}
+
+DecoderSpec phimoe_decoder(const Config& given) {
+  Config config = phimoe_config(given);
   BlockSpec block{
       .norm = layer_norm(config, "rms_norm_eps"),
       .attention = grouped_query_attention(config, {.theta = 1000000}),
       .mlp = gated_mlp(config)};
-  block.moe = local_experts_moe(
-      with_defaults(config, {{"num_experts_per_tok", 2}}), block.mlp);
+  block.moe = local_experts_moe(config, block.mlp);
   block.moe->routing = {
       .scores = RouterScores::sparse_mixer,
       .tolerance = config.get_or("router_jitter_noise", 0.01f)};

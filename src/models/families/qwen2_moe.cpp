@@ -1,5 +1,6 @@
 // Qwen 2 MoE: Qwen 2 with a mixture of experts in most layers, beside an expert
 // that serves every row.
+#include "models/config_reading_layers.h"
 #include "models/config_reading_moe.h"
 #include "models/families/families.h"
 
@@ -7,7 +8,9 @@ namespace mlxcel {
 
 namespace {
 
-DecoderSpec qwen2_moe_decoder(const Config& config) {
+DecoderSpec qwen2_moe_decoder(const Config& given) {
+  Config config = with_defaults(
+      given, {{"sliding_window", 4096}, {"max_window_layers", 28}});
   BlockSpec block = gated_block(config);
   block.attention.bias = config.get_or("qkv_bias", true) ? AttentionBias::qkv
                                                          : AttentionBias::none;

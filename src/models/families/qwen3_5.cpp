@@ -22,7 +22,7 @@ const Family qwen3_5 = {
     .vision_type = "Qwen35VLM",
     .decoder = qwen3_5_decoder,
     .names = qwen3_5_names(),
-    .features = {"attention_bias", "layer_types"},
+    .features = {"partial_rotary_factor", "attention_bias", "layer_types"},
     .dropped = {"mtp.*", "*.mtp.*"},
 };
 

@@ -50,7 +50,11 @@ const Family qwen3_5_moe = {
     .vision_type = "Qwen35MoeVLM",
     .decoder = qwen3_5_moe_decoder,
     .names = qwen3_5_moe_names(),
-    .features = {"attention_bias", "num_experts", "layer_types"},
+    .features =
+        {"partial_rotary_factor",
+         "attention_bias",
+         "num_experts",
+         "layer_types"},
     .dropped = {"mtp.*", "*.mtp.*"},
 };
 

@@ -12,7 +12,7 @@ namespace {
 // A quarter of a head turns where the config does not say.
 Config with_partial_rotation(const Config& config) {
   auto rope = config.find_sub("rope_parameters");
-  if (config.has("partial_rotary_factor") ||
+  if (config.json().contains("partial_rotary_factor") ||
       (rope && rope->has("partial_rotary_factor"))) {
     return config;
   }

@@ -1,6 +1,7 @@
 // Qwen 3 MoE: Qwen 3 with a mixture of experts in most layers, its own head,
 // and one window over all layers where one is switched on.
 #include "models/config_reading.h"
+#include "models/config_reading_layers.h"
 #include "models/families/families.h"
 
 namespace mlxcel {
@@ -13,7 +14,8 @@ DecoderSpec qwen3_moe_decoder(const Config& config) {
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   mix_layers(config, decoder, softmax_moe(config, "moe_intermediate_size"));
   if (config.get_or("use_sliding_window", false)) {
-    slide_all_layers(config, decoder);
+    slide_all_layers(
+        with_defaults(config, {{"sliding_window", 4096}}), decoder);
   }
   return decoder;
 }

@@ -33,7 +33,11 @@ const Family qwen3_next = {
         {qwen3_hybrid_names(),
          moe_names("layers.{l}.mlp"),
          shared_expert_names("layers.{l}.mlp")})),
-    .features = {"attention_bias", "num_experts", "layer_types"},
+    .features =
+        {"partial_rotary_factor",
+         "attention_bias",
+         "num_experts",
+         "layer_types"},
     .dropped = {"mtp.*", "*.mtp.*"},
 };
 

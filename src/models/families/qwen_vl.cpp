@@ -1,5 +1,6 @@
 // Qwen 2, 2.5 and 3 VL without their towers: Qwen 2 and Qwen 3. The three
 // position axes of their rotation are equal for text.
+#include "models/config_reading_layers.h"
 #include "models/families/families.h"
 
 namespace mlxcel {
@@ -23,11 +24,12 @@ Family qwen_vl(
 
 // Called once the text model's own family exists.
 DecoderSpec qwen2_text(const Config& config) {
-  return qwen2.decoder(config);
+  return qwen2.decoder(
+      with_defaults(config, {{"rope_theta", 1e6}, {"max_window_layers", 80}}));
 }
 
 DecoderSpec qwen3_text(const Config& config) {
-  return qwen3.decoder(config);
+  return qwen3.decoder(with_defaults(config, {{"rope_theta", 5e5}}));
 }
 
 }  // namespace

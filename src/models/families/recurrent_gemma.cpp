@@ -19,7 +19,7 @@ DecoderSpec recurrent_gemma_decoder(const Config& config) {
       .mlp = gated_mlp(config, "hidden_activation", "gelu_pytorch_tanh")};
   block.mlp.intermediate_size /= 2;  // of gate and up together
   block.mlp.bias = MlpBias::all;
-  block.attention = grouped_query_attention(config);
+  block.attention = grouped_query_attention(config, {.partial = 0.5});
   block.attention.bias = config.get_or("attention_bias", false)
                              ? AttentionBias::all
                              : AttentionBias::output;
@@ -98,7 +98,7 @@ const Family recurrent_gemma = {
     .architectures = {"RecurrentGemmaForCausalLM"},
     .decoder = recurrent_gemma_decoder,
     .names = hf_decoder_names(recurrent_gemma_names()),
-    .features = {"attention_bias", "layer_types"},
+    .features = {"partial_rotary_factor", "attention_bias", "layer_types"},
 };
 
 }  // namespace mlxcel

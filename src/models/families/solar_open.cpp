@@ -7,7 +7,7 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec solar_open_decoder(const Config& config) {
-  return deepseek3_decoder(config, gated_block(config));
+  return deepseek3_decoder(config, gated_block(config, {.theta = 1e6}));
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ const Family stablelm = {
     .architectures = {"StableLmForCausalLM", "StableLMEpochForCausalLM"},
     .decoder = stablelm_decoder,
     .names = hf_decoder_names(),
-    .features = {"use_parallel_residual"},
+    .features = {"partial_rotary_factor", "use_parallel_residual"},
     .dropped = {"*.rotary_emb.inv_freq"},
 };
 
