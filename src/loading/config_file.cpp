@@ -3,8 +3,10 @@
 #include "io/checkpoint.h"
 #include "io/json.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -208,19 +210,51 @@ void mend_value(Json& value, bool text_field) {
   }
 }
 
-// A wrapped text model's fields come to the top; the wrapper's own names for
-// the whole stay.
+// What a config says for the whole of a text model and its towers. Without
+// vocab_size in text_config the table's rows decide, whichever default holds.
+bool is_of_the_whole(std::string_view key) {
+  constexpr std::string_view kKeys[] = {
+      "model_type",
+      "architectures",
+      "quantization",
+      "quantization_config",
+      "tie_word_embeddings",
+      "vocab_size",
+      "torch_dtype",
+      "dtype",
+      "language_model_only",
+      "is_bidirectional",
+      "use_bidirectional_attention",
+      "auto_map"};
+  constexpr std::string_view kEndings[] = {
+      "_config", "_token_id", "_token_ids", "_token_index"};
+  return std::ranges::find(kKeys, key) != std::end(kKeys) ||
+         std::ranges::any_of(kEndings, [&](std::string_view ending) {
+           return key.ends_with(ending);
+         });
+}
+
+// A wrapped text model's fields come to the top. The published classes read all
+// of its settings from there: others beside text_config say nothing of it, and
+// go. The wrapper's own names for the whole stay.
 void lift_text_config(Json& root) {
   auto nested = root.find("text_config");
-  if (nested == root.end() || !nested->is_object()) {
+  if (nested == root.end() || !nested->is_object() || nested->empty()) {
     return;
   }
   Json fields = *nested;
+  Json whole = Json::object();
+  for (auto& [key, value] : root.items()) {
+    if (is_of_the_whole(key)) {
+      whole[key] = std::move(value);
+    }
+  }
+  root = std::move(whole);
   for (auto& [key, value] : fields.items()) {
-    bool of_the_whole = key == "model_type" || key == "architectures" ||
-                        key == "quantization" || key == "quantization_config";
+    bool of_the_wrapper = key == "model_type" || key == "architectures" ||
+                          key == "quantization" || key == "quantization_config";
     bool present = root.contains(key) && !root[key].is_null();
-    if (!present || (!of_the_whole && !value.is_null())) {
+    if (!present || (!of_the_wrapper && !value.is_null())) {
       root[key] = value;
     }
   }
