@@ -6,6 +6,7 @@
 #include "cli/model_options.h"
 #include "cli/model_store.h"
 #include "cli/random_checkpoint.h"
+#include "cli/random_shapes.h"
 #include "engine/engine.h"
 
 #include <CLI/CLI.hpp>
@@ -170,12 +171,33 @@ double idle_bytes(const CheckpointFacts& facts, int rows) {
   return idle;
 }
 
-Work work_of(const CheckpointFacts& facts, int batch) {
+// Bytes of the cache that a decode step reads for one sequence: the recurrent
+// states, and keys and values of `positions`, or of a window where that is
+// less.
+double cache_bytes(const CheckpointFacts& facts, double positions) {
+  double bytes = 0;
+  for (const BlockSpec& block : facts.spec.blocks) {
+    const KvLayerSpec kept = cache_of(block);
+    bytes += double(kept.state) * sizeof(float);
+    double seen = positions;
+    if (const int64_t window = block.attention.window.size; window > 0) {
+      seen = std::min(seen, double(window));
+    }
+    bytes += seen * kept.num_kv_heads * (kept.k_dim + kept.v_dim) *
+             double(size_of(facts.activation_dtype));
+  }
+  return bytes;
+}
+
+Work work_of(const CheckpointFacts& facts, const BenchOptions& options) {
+  const int batch = options.batch;
   Work work;
   double hidden = facts.spec.hidden_size;
   for (const BlockSpec& block : facts.spec.blocks) {
     for (const RoleShape& role : roles_of(block, facts.spec.hidden_size)) {
-      if (!role.kind.starts_with("moe.experts.")) {
+      // Latent attention's heads stand beside the matrix that holds them all.
+      if (!role.kind.starts_with("moe.experts.") &&
+          !role.kind.starts_with("attention.heads.")) {
         work.row_weights += double(role.rows) * double(role.cols);
       }
     }
@@ -187,6 +209,8 @@ Work work_of(const CheckpointFacts& facts, int batch) {
   }
   // A lookup reads one row of the table; a tied head reads it all.
   work.step_bytes = double(facts.weight_bytes) - idle_bytes(facts, batch);
+  work.step_bytes +=
+      batch * cache_bytes(facts, options.depth + options.gen_tokens / 2.0);
   if (facts.spec.head == HeadKind::own) {
     NameMap names(facts.family->names, facts.spec);
     if (auto rows = names.locate("embedding", facts.weights)) {
@@ -247,7 +271,7 @@ void report(
   double prefill = median(m.prefill);
   double decode = m.decode.empty() ? 0 : median(m.decode);
   double compute_share = 2 * work.row_weights * prefill / peak.compute;
-  // The weights are read once for all sequences of a step.
+  // The weights are read once for all sequences of a step; each has a cache.
   double bandwidth_share =
       work.step_bytes * decode / options.batch / peak.read_bandwidth;
   if (options.json) {
@@ -346,7 +370,7 @@ int run_bench(const BenchOptions& given) {
     throw UsageError(
         "--save without --shape",
         "there is no random checkpoint to keep",
-        "give --shape 1b, 8b or mamba2 too");
+        "give --shape too");
   }
   LoadOptions load = load_options(options.model);
   if (options.adapter_rows && live_adapters(load).empty()) {
@@ -355,7 +379,7 @@ int run_bench(const BenchOptions& given) {
         "there is nothing to spread over the sequences",
         "give adapters with --lora or --lora-scaled");
   }
-  Work work = work_of(read_checkpoint_facts(load.model), options.batch);
+  Work work = work_of(read_checkpoint_facts(load.model), options);
   Measured measured = measure(options, load);
   ThreadPool pool(options.model.threads);
   report(options, measured, work, measure_machine(pool), pool.size());
@@ -390,7 +414,9 @@ Action declare_bench(CLI::App& app) {
   app.add_option(
          "--shape",
          options->shape,
-         "Measure a random checkpoint of this shape: 1b, 8b, mamba2")
+         cat("Measure a random checkpoint of this shape: ",
+             random_shape_names(),
+             ", or the path of a config.json"))
       ->type_name("NAME");
   number("--bits", options->bits, 1, "Its bits a weight: 4, 8 or 16");
   app.add_option("--save", options->save, "Keep the random checkpoint here")

@@ -1,8 +1,10 @@
 #include "cli/random_checkpoint.h"
 
+#include "cli/random_shapes.h"
 #include "core/error.h"
 #include "core/half.h"
 #include "io/safetensors.h"
+#include "loading/detect.h"
 
 #include <nlohmann/json.hpp>
 
@@ -17,53 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class ShapeFamily : uint8_t { llama, mamba2 };
-
-struct KnownShape {
-  const char* name;
-  int64_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab;
-  bool tied;
-  ShapeFamily family = ShapeFamily::llama;
-  const char* body = "model.";
-};
-
-// Sizes from the published configs of Llama 3.2 1B, Llama 3.1 8B and Mamba 2
-// 1.3B (its kv_heads are groups).
-constexpr KnownShape kShapes[] = {
-    {"1b", 2048, 8192, 16, 32, 8, 64, 128256, true},
-    {"8b", 4096, 14336, 32, 32, 8, 128, 128256, false},
-    {"mamba2",
-     2048,
-     4096,
-     48,
-     64,
-     1,
-     64,
-     50288,
-     true,
-     ShapeFamily::mamba2,
-     "backbone."},
-};
-constexpr int64_t kStateSize = 128, kTaps = 4;  // of Mamba 2
 constexpr int64_t kGroupSize = 64;
-
-const KnownShape& find_shape(const std::string& name) {
-  for (const KnownShape& shape : kShapes) {
-    if (name == shape.name) {
-      return shape;
-    }
-  }
-  if (name == "moe") {
-    throw UsageError(
-        cat("--shape ", name, " is not built yet"),
-        "this version makes no mixtures of experts",
-        "give 1b, 8b or mamba2");
-  }
-  throw UsageError(
-      cat("unknown shape ", name),
-      "the shapes are 1b, 8b and mamba2",
-      "give --shape 1b, 8b or mamba2");
-}
 
 // SplitMix64: fast, and good enough for weights that nobody reads.
 struct Random {
@@ -86,51 +42,43 @@ void fill(std::byte* data, size_t bytes, Random& random) {
   }
 }
 
-// A matrix whose products keep the size of their input.
+// Matrices whose products keep the size of their input: [..., out, in].
 void add_matrix(
     WeightMap& map,
     const std::string& stem,
-    int64_t out,
-    int64_t in,
+    Shape shape,
     int bits,
     Random& random) {
+  const int64_t in = shape.back(), count = element_count(shape);
   std::byte* data = nullptr;
   float spread = std::sqrt(3.f / float(in));  // uniform with variance 1 / in
   if (bits == 16) {
-    WeightTensor weight = make_weight(DType::bf16, {out, in}, &data);
+    WeightTensor weight = make_weight(DType::bf16, shape, &data);
     auto* values = reinterpret_cast<uint16_t*>(data);
-    for (int64_t i = 0; i < out * in; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       values[i] = f32_to_bf16(random.signed_unit() * spread);
     }
     map.set(stem + ".weight", weight);
     return;
   }
-  WeightTensor packed = make_weight(DType::u32, {out, in * bits / 32}, &data);
+  shape.back() = in * bits / 32;
+  WeightTensor packed = make_weight(DType::u32, shape, &data);
   fill(data, packed.bytes, random);
   map.set(stem + ".weight", packed);
-  int64_t groups = out * in / kGroupSize;
+  shape.back() = in / kGroupSize;
   std::byte* bias_data = nullptr;
-  WeightTensor scales = make_weight(DType::bf16, {out, in / kGroupSize}, &data);
-  WeightTensor biases =
-      make_weight(DType::bf16, {out, in / kGroupSize}, &bias_data);
+  WeightTensor scales = make_weight(DType::bf16, shape, &data);
+  WeightTensor biases = make_weight(DType::bf16, shape, &bias_data);
   auto* scale_values = reinterpret_cast<uint16_t*>(data);
   auto* bias_values = reinterpret_cast<uint16_t*>(bias_data);
   float steps = float((1 << bits) - 1);
-  for (int64_t i = 0; i < groups; ++i) {
+  for (int64_t i = 0; i < element_count(shape); ++i) {
     float range = spread * (1 + 0.25f * random.signed_unit());
     scale_values[i] = f32_to_bf16(2 * range / steps);
     bias_values[i] = f32_to_bf16(-range);
   }
   map.set(stem + ".scales", scales);
   map.set(stem + ".biases", biases);
-}
-
-void add_norm(WeightMap& map, const std::string& stem, int64_t size) {
-  std::byte* data = nullptr;
-  WeightTensor weight = make_weight(DType::bf16, {size}, &data);
-  auto* values = reinterpret_cast<uint16_t*>(data);
-  std::fill(values, values + size, f32_to_bf16(1));
-  map.set(stem + ".weight", weight);
 }
 
 // Numbers around `center`.
@@ -150,104 +98,113 @@ void add_numbers(
   map.set(key, tensor);
 }
 
-void add_llama_layer(
+// Vectors by the last part of their role: numbers around `center`.
+struct Numbers {
+  std::string_view role;
+  float center, spread;
+};
+constexpr Numbers kNumbers[] = {
+    {"a_log", 1, 0.5f},
+    {"d", 1, 0.5f},
+    {"dt_bias", -4, 0.5f},  // softplus: the usual steps
+    {"conv", 0, 0.5f},
+    {"conv_bias", 0, 0.5f},
+    {"selection_bias", 0, 0.1f},
+};
+
+void add_vector(
     WeightMap& map,
     const std::string& stem,
-    const KnownShape& shape,
-    int bits,
+    std::string_view kind,
+    int64_t size,
+    int64_t taps,
     Random& random) {
-  int64_t q = shape.heads * shape.head_dim,
-          kv = shape.kv_heads * shape.head_dim;
-  auto matrix = [&](const char* name, int64_t out, int64_t in) {
-    add_matrix(map, stem + name, out, in, bits, random);
-  };
-  matrix("self_attn.q_proj", q, shape.hidden);
-  matrix("self_attn.k_proj", kv, shape.hidden);
-  matrix("self_attn.v_proj", kv, shape.hidden);
-  matrix("self_attn.o_proj", shape.hidden, q);
-  matrix("mlp.gate_proj", shape.intermediate, shape.hidden);
-  matrix("mlp.up_proj", shape.intermediate, shape.hidden);
-  matrix("mlp.down_proj", shape.hidden, shape.intermediate);
-  add_norm(map, stem + "input_layernorm", shape.hidden);
-  add_norm(map, stem + "post_attention_layernorm", shape.hidden);
-}
-
-void add_mamba2_layer(
-    WeightMap& map,
-    const std::string& stem,
-    const KnownShape& shape,
-    int bits,
-    Random& random) {
-  int64_t inner = shape.intermediate;
-  int64_t channels = inner + 2 * shape.kv_heads * kStateSize;
-  auto matrix = [&](const char* name, int64_t out, int64_t in) {
-    add_matrix(map, stem + name, out, in, bits, random);
-  };
-  auto numbers = [&](const char* name, const Shape& size, float center) {
-    add_numbers(map, stem + name, size, center, 0.5f, random);
-  };
-  matrix("mixer.in_proj", inner + channels + shape.heads, shape.hidden);
-  matrix("mixer.out_proj", shape.hidden, inner);
-  numbers("mixer.conv1d.weight", {channels, kTaps, 1}, 0);
-  numbers("mixer.conv1d.bias", {channels}, 0);
-  numbers("mixer.A_log", {shape.heads}, 1);
-  numbers("mixer.D", {shape.heads}, 1);
-  numbers("mixer.dt_bias", {shape.heads}, -4);  // softplus: the usual steps
-  add_norm(map, stem + "mixer.norm", inner);
-  add_norm(map, stem + "norm", shape.hidden);
-}
-
-nlohmann::ordered_json mamba2_config(const KnownShape& shape) {
-  return {
-      {"model_type", "mamba2"},
-      {"architectures", {"Mamba2ForCausalLM"}},
-      {"hidden_size", shape.hidden},
-      {"num_hidden_layers", shape.layers},
-      {"num_heads", shape.heads},
-      {"head_dim", shape.head_dim},
-      {"n_groups", shape.kv_heads},
-      {"state_size", kStateSize},
-      {"conv_kernel", kTaps},
-      {"expand", shape.intermediate / shape.hidden},
-      {"use_conv_bias", true},
-      {"use_bias", false},
-      {"hidden_act", "silu"},
-      {"layer_norm_epsilon", 1e-5},
-      {"vocab_size", shape.vocab},
-      {"tie_word_embeddings", shape.tied},
-      {"torch_dtype", "bfloat16"},
-  };
-}
-
-nlohmann::ordered_json llama_config(const KnownShape& shape) {
-  return {
-      {"model_type", "llama"},
-      {"architectures", {"LlamaForCausalLM"}},
-      {"hidden_size", shape.hidden},
-      {"intermediate_size", shape.intermediate},
-      {"num_hidden_layers", shape.layers},
-      {"num_attention_heads", shape.heads},
-      {"num_key_value_heads", shape.kv_heads},
-      {"head_dim", shape.head_dim},
-      {"hidden_act", "silu"},
-      {"rms_norm_eps", 1e-5},
-      {"rope_theta", 500000.0},
-      {"max_position_embeddings", 131072},
-      {"vocab_size", shape.vocab},
-      {"tie_word_embeddings", shape.tied},
-      {"torch_dtype", "bfloat16"},
-  };
-}
-
-nlohmann::ordered_json config_of(const KnownShape& shape, int bits) {
-  nlohmann::ordered_json config = shape.family == ShapeFamily::mamba2
-                                      ? mamba2_config(shape)
-                                      : llama_config(shape);
-  if (bits != 16) {
-    config["quantization"] = {{"group_size", kGroupSize}, {"bits", bits}};
+  std::string_view last = kind.substr(kind.rfind('.') + 1);
+  for (const Numbers& numbers : kNumbers) {
+    if (numbers.role == last) {
+      bool convolution = last == "conv";
+      add_numbers(
+          map,
+          convolution ? stem + ".weight" : stem,
+          convolution ? Shape{size, taps, 1} : Shape{size},
+          numbers.center,
+          numbers.spread,
+          random);
+      return;
+    }
   }
-  return config;
+  add_numbers(map, stem + ".weight", {size}, 1, 0, random);  // a norm
 }
+
+// Every tensor of some roles, by the names that the family prefers.
+class Maker {
+ public:
+  Maker(const fs::path& folder, const Config& config, int bits)
+      : family_(*detect_model(folder, config).family),
+        spec_(decoder_spec(family_, config)),
+        names_(family_.names, spec_),
+        taps_(config.get_or(
+            "conv_kernel", config.get_or("linear_conv_kernel_dim", 0))),
+        bits_(bits) {}
+
+  int layers() const {
+    return int(spec_.blocks.size());
+  }
+
+  // layer -1: what stands outside of the layers.
+  WeightMap make(int layer) {
+    WeightMap map;
+    if (layer < 0) {
+      add(map, "embedding", "embedding");
+      if (spec_.head == HeadKind::own) {
+        add(map, "head", "head");
+      }
+      add(map, "final_norm", "final_norm");
+      return map;
+    }
+    for (const RoleShape& role :
+         roles_of(spec_.blocks[size_t(layer)], spec_.hidden_size)) {
+      if (role.kind != "attention.kv_b") {  // MLX keeps its heads apart
+        add(map, cat("layers.", layer, ".", role.kind), role.kind);
+      }
+    }
+    return map;
+  }
+
+ private:
+  // The whole tensor that holds the role, unless it is there already.
+  void add(WeightMap& map, const std::string& name, std::string_view kind) {
+    const StemRows rows = names_.stems_of(name).front();
+    if (map.contains(rows.stem) || map.contains(rows.stem + ".weight")) {
+      return;
+    }
+    const int64_t cols = names_.cols(parse_role(name));
+    int64_t all = 0;
+    for (const RolePart& part : names_.parts_of(rows.stem)) {
+      all += part.count;
+    }
+    if (cols == 0) {
+      add_vector(map, rows.stem, kind, all, taps_, random_);
+      return;
+    }
+    // Routers stay unpacked, as what is chosen depends on small differences.
+    bool router = kind == "moe.router" || kind == "moe.shared_gate";
+    add_matrix(
+        map,
+        rows.stem,
+        rows.stacked > 0 ? Shape{rows.stacked, all / rows.stacked, cols}
+                         : Shape{all, cols},
+        router ? 16 : bits_,
+        random_);
+  }
+
+  const Family& family_;
+  DecoderSpec spec_;
+  NameMap names_;
+  int64_t taps_;
+  int bits_;
+  Random random_{42};
+};
 
 void write_text(const fs::path& path, const std::string& text) {
   std::ofstream file(path);
@@ -263,8 +220,8 @@ void write_text(const fs::path& path, const std::string& text) {
 }  // namespace
 
 void write_random_checkpoint(
-    const fs::path& folder, const std::string& shape_name, int bits) {
-  const KnownShape& shape = find_shape(shape_name);
+    const fs::path& folder, const std::string& shape, int bits) {
+  nlohmann::ordered_json json = random_shape_config(shape);
   if (bits != 4 && bits != 8 && bits != 16) {
     throw UsageError(
         cat("wrong --bits ", bits),
@@ -279,49 +236,27 @@ void write_random_checkpoint(
   }
   fs::create_directories(folder);
 
-  Random random{42};
+  Config config(nlohmann::json(json), (folder / "config.json").string());
+  Maker maker(folder, config, bits);
   nlohmann::ordered_json index;
   index["metadata"] = {{"total_size", 0}};
   uint64_t total = 0;
-  int64_t shards = shape.layers / 4 + 1;
-  auto write_shard = [&](int64_t number, const WeightMap& map) {
-    std::string name =
-        fmt::format("model-{:05d}-of-{:05d}.safetensors", number, shards);
+  for (int layer = -1; layer < maker.layers(); ++layer) {
+    WeightMap map = maker.make(layer);
+    std::string name = fmt::format(
+        "model-{:05d}-of-{:05d}.safetensors", layer + 2, maker.layers() + 1);
     write_safetensors(folder / name, map, {{"format", "mlx"}});
     for (const auto& [key, tensor] : map) {
       index["weight_map"][key] = name;
       total += tensor.bytes;
     }
-  };
-
-  WeightMap map;
-  bool mamba2 = shape.family == ShapeFamily::mamba2;
-  std::string body = shape.body;
-  add_matrix(
-      map,
-      body + (mamba2 ? "embeddings" : "embed_tokens"),
-      shape.vocab,
-      shape.hidden,
-      bits,
-      random);
-  if (!shape.tied) {
-    add_matrix(map, "lm_head", shape.vocab, shape.hidden, bits, random);
-  }
-  add_norm(map, body + (mamba2 ? "norm_f" : "norm"), shape.hidden);
-  write_shard(1, map);
-  map = {};
-  for (int64_t layer = 0; layer < shape.layers; ++layer) {
-    std::string stem = cat(body, "layers.", layer, ".");
-    auto add_layer = mamba2 ? add_mamba2_layer : add_llama_layer;
-    add_layer(map, stem, shape, bits, random);
-    if ((layer + 1) % 4 == 0) {
-      write_shard(layer / 4 + 2, map);
-      map = {};
-    }
   }
   index["metadata"]["total_size"] = total;
   write_text(folder / "model.safetensors.index.json", index.dump(1));
-  write_text(folder / "config.json", config_of(shape, bits).dump(2));
+  if (bits != 16) {
+    json["quantization"] = {{"group_size", kGroupSize}, {"bits", bits}};
+  }
+  write_text(folder / "config.json", json.dump(2));
 }
 
 }  // namespace mlxcel::cli

@@ -6,7 +6,7 @@
 
 namespace mlxcel::cli {
 
-// shape: 1b or 8b (the Llama 3 sizes). bits: 4 or 8 (affine, groups of 64) or
+// shape: one of random_shape_names(). bits: 4 or 8 (affine, groups of 64) or
 // 16 (bf16). Writes config.json and sharded safetensors into the folder, which
 // must be empty or absent. Throws UsageError for what cannot be made.
 void write_random_checkpoint(

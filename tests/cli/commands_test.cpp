@@ -447,13 +447,76 @@ TEST(Bench, ReportsSpeedAsJson) {
 }
 
 TEST(Bench, RefusesShapesItCannotMake) {
-  ProgramResult got = run_program({"bench", "--shape", "moe"});
+  ProgramResult got = run_program({"bench", "--shape", "2b"});
   EXPECT_EQ(got.exit_code, 2);
-  EXPECT_THAT(got.err, HasSubstr("--shape moe is not built yet"));
-  EXPECT_EQ(run_program({"bench", "--shape", "2b"}).exit_code, 2);
+  EXPECT_THAT(got.err, HasSubstr("unknown shape 2b"));
+  EXPECT_THAT(got.err, HasSubstr("known: 1b, 8b, mamba2, moe, latent, delta"));
   EXPECT_EQ(
       run_program({"bench", "--shape", "1b", "--bits", "5"}).exit_code, 2);
   EXPECT_EQ(run_program({"bench", "--save", "x"}).exit_code, 2);
+}
+
+// Every tensor of the family is made, under a name that loading finds.
+TEST(Bench, MakesCheckpointsOfOtherShapes) {
+  const nlohmann::json dense = {
+      {"hidden_size", 64},
+      {"intermediate_size", 64},
+      {"num_hidden_layers", 2},
+      {"num_attention_heads", 2},
+      {"num_key_value_heads", 2},
+      {"vocab_size", 128},
+      {"max_position_embeddings", 64},
+      {"rms_norm_eps", 1e-6},
+      {"rope_theta", 10000.0},
+      {"moe_intermediate_size", 64},
+      {"num_experts_per_tok", 2}};
+  nlohmann::json moe = dense, latent = dense, delta = dense;
+  moe.update(
+      {{"model_type", "qwen3_moe"}, {"head_dim", 64}, {"num_experts", 4}});
+  latent.update(
+      {{"model_type", "deepseek_v3"},
+       {"kv_lora_rank", 64},
+       {"q_lora_rank", 64},
+       {"qk_nope_head_dim", 64},
+       {"qk_rope_head_dim", 32},
+       {"v_head_dim", 64},
+       {"n_routed_experts", 4},
+       {"n_shared_experts", 1},
+       {"n_group", 2},
+       {"topk_group", 1},
+       {"first_k_dense_replace", 1}});
+  delta.update(
+      {{"model_type", "qwen3_next"},
+       {"head_dim", 64},
+       {"full_attention_interval", 2},
+       {"linear_conv_kernel_dim", 4},
+       {"linear_key_head_dim", 64},
+       {"linear_value_head_dim", 64},
+       {"linear_num_key_heads", 1},
+       {"linear_num_value_heads", 2},
+       {"num_experts", 4},
+       {"shared_expert_intermediate_size", 64}});
+  TemporaryFolder folder;
+  for (const nlohmann::json& config : {moe, latent, delta}) {
+    std::string type = config["model_type"];
+    SCOPED_TRACE(type);
+    std::string file = folder.path(type + ".json");
+    std::ofstream(file) << config.dump();
+    ProgramResult got = run_program(
+        {"bench",
+         "--shape",
+         file,
+         "--prompt-tokens",
+         "8",
+         "--gen-tokens",
+         "2",
+         "--repeat",
+         "1",
+         "--json"});
+    ASSERT_EQ(got.exit_code, 0) << got.err;
+    nlohmann::json json = nlohmann::json::parse(got.out);
+    EXPECT_GT(json["decode_tokens_per_second"].get<double>(), 0);
+  }
 }
 
 // A recipe that scales what the pattern matches.
