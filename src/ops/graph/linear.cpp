@@ -64,6 +64,16 @@ DeviceMatrix::DeviceMatrix(
   scales = in_compute(context, upload(&MatrixWeight::scales));
   if (quant.mode == QuantMode::affine) {
     biases = in_compute(context, upload(&MatrixWeight::biases));
+    // MLX's product for GPUs is wrong for groups of 128. The same numbers for
+    // two groups of 64 are the same weights.
+    if (context.gpu && quant.group_size == 128) {
+      for (SharedArray* factors : {&scales, &biases}) {
+        mx::array twice = mx::repeat(**factors, 2, 1);
+        mx::eval(twice);
+        *factors = std::make_shared<const mx::array>(twice);
+      }
+      quant.group_size = 64;
+    }
   }
 }
 
