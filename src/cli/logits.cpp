@@ -143,6 +143,23 @@ int default_chunk(int64_t vocab_size) {
   return int(std::clamp<int64_t>((32 << 20) / (4 * vocab_size), 16, 512));
 }
 
+// Past its context a model's rotations are another's, or there are none.
+void check_lengths(
+    const Input& input, int64_t max_positions, int64_t max_tokens) {
+  int64_t longest = *std::ranges::max_element(input.lengths);
+  if (max_positions > 0 && longest + max_tokens > max_positions) {
+    throw UsageError(
+        "a row is longer than the context",
+        cat("it has ",
+            longest,
+            " tokens",
+            max_tokens > 0 ? cat(" and ", max_tokens, " to come") : "",
+            ", the context ",
+            max_positions),
+        "shorten the row");
+  }
+}
+
 int run_logits(const LogitsOptions& options) {
   // Before the work, not after it.
   std::filesystem::path output = output_target(options.output).path;
@@ -158,6 +175,7 @@ int run_logits(const LogitsOptions& options) {
   Input input = read_input(options.input, num_live);
   LoadedModel model = load_model(load);
   clear_progress();
+  check_lengths(input, model.max_positions, options.max_tokens);
 
   int64_t vocab = model.model->vocab_size();
   EngineOptions engine_options;

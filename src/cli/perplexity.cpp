@@ -112,6 +112,13 @@ int run_perplexity(const PerplexityOptions& options) {
                                               : int64_t(tokens.size());
   }
   context = std::min(context, int64_t(tokens.size()));
+  if (session.model.max_positions > 0 &&
+      context > session.model.max_positions) {
+    throw UsageError(
+        cat("windows of ", context, " tokens are too long"),
+        cat("the model's context is ", session.model.max_positions),
+        "give fewer with --ctx, or 0 for the model's context");
+  }
   std::vector<int32_t> positions =
       predicted_positions(int64_t(tokens.size()), context);
   int64_t vocab = session.model.model->vocab_size();

@@ -217,6 +217,16 @@ void check_moe(const Config& config, const MoeSpec& moe) {
           " experts,"),
       groups.kept);
   check_size(config, "the size of an expert", moe.expert.intermediate_size);
+  check_number(
+      config,
+      std::isfinite(moe.routing.tolerance) && moe.routing.tolerance >= 0,
+      "the tolerance of the sparse mixer",
+      moe.routing.tolerance);
+  check_number(
+      config,
+      std::isfinite(moe.routing.scale),
+      "the scale of the experts' shares",
+      moe.routing.scale);
   check_clamp(config, moe.expert.clamp);
   check_clamp(config, moe.shared.clamp);
   check_number(
@@ -316,6 +326,12 @@ void check_spec(const Config& config, const DecoderSpec& spec) {
       std::isfinite(spec.logit_softcap) && spec.logit_softcap >= 0,
       "the logit soft cap",
       spec.logit_softcap);
+  auto check_scale = [&](std::string_view name, float scale) {
+    check_number(config, std::isfinite(scale), name, scale);
+  };
+  check_scale("the scale of the embedding", spec.embedding_scale);
+  check_scale("the scale of the residuals", spec.extras.residual_scale);
+  check_scale("the scale of the logits", spec.extras.logit_scale);
   const StreamSpec& streams = spec.extras.streams;
   check_number(
       config,

@@ -378,6 +378,17 @@ TEST_F(LogitsTest, RefusesInputsByName) {
   set_tensor<int32_t>(outside, "input_ids", DType::i32, {1, 1}, {1 << 30});
   EXPECT_THAT(run(outside).err, HasSubstr("outside the vocabulary"));
 
+  WeightMap longer;  // the context of llama_base is 128
+  set_tensor<int32_t>(
+      longer, "input_ids", DType::i32, {1, 129}, std::vector<int32_t>(129, 1));
+  EXPECT_THAT(run(longer).err, HasSubstr("longer than the context"));
+  WeightMap full;
+  set_tensor<int32_t>(
+      full, "input_ids", DType::i32, {1, 128}, std::vector<int32_t>(128, 1));
+  EXPECT_THAT(
+      run(full, {"--max-tokens", "1"}).err,
+      HasSubstr("128 tokens and 1 to come, the context 128"));
+
   WeightMap lengths;
   set_tensor<int32_t>(lengths, "input_ids", DType::i32, {1, 2}, {1, 2});
   set_tensor<int32_t>(lengths, "lengths", DType::i32, {1}, {3});

@@ -298,6 +298,19 @@ TEST(FamilyDefaults, ExaonesOwnNamesGoFirst) {
   EXPECT_EQ(spec.blocks[0].norm.eps, 0.25f);
 }
 
+TEST(FamilyDefaults, RefusesScalesThatGiveNoNumbers) {
+  EXPECT_THAT(
+      refusal("granite", with({{"logits_scaling", 0.0}})),
+      HasSubstr("the scale of the logits is inf"));
+  EXPECT_THAT(
+      refusal(
+          "phimoe",
+          experts(
+              {"num_local_experts", "num_experts_per_tok"},
+              {{"router_jitter_noise", -0.01}})),
+      HasSubstr("tolerance of the sparse mixer"));
+}
+
 // HunYuanMoEV1Config.attribute_map gives num_experts_per_tok to moe_topk.
 TEST(FamilyDefaults, HunyuanTakesExpertsPerTokenForItsTopK) {
   DecoderSpec spec = spec_of(

@@ -23,7 +23,7 @@ DecoderSpec recurrent_gemma_decoder(const Config& config) {
   block.attention.bias = config.get_or("attention_bias", false)
                              ? AttentionBias::all
                              : AttentionBias::output;
-  block.attention.window = config.get<int64_t>("attention_window_size");
+  block.attention.window = positive_size(config, "attention_window_size");
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
   // The published class keeps the factor in bf16.
   decoder.embedding_scale =
