@@ -9,8 +9,9 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kUnit = 4096;  // sizes are whole pages
-// Free buffers kept; a step of the decoder has about ten alive at once.
-constexpr size_t kMaxFree = 24;
+// Free buffers kept. A step of the decoder has about ten alive at once, one of
+// a mixture three more for each expert.
+constexpr size_t kMaxFree = 64;
 
 void free_aligned(std::byte* data) {
   ::operator delete(data, std::align_val_t(kAlignment));

@@ -220,6 +220,7 @@ class Product {
   };
 
   const float* input_row(int row) const;
+  float* normed_memory() const;  // null: none is needed
   // As the terms read it: with the norm applied.
   const float* term_input(int thread, int row) const;
   void pack_decode_rows(int thread, int begin, int end);
@@ -263,6 +264,7 @@ class Product {
   std::vector<size_t> decode_offset_;  // a format
   std::vector<size_t> tile_offset_, tile_stride_;
   size_t decode_bytes_ = 0;  // of all formats, one copy
+  size_t normed_bytes_ = 0;
 
   std::vector<TermUse> uses_;  // by term, then by row
   int ranges_ = 1;             // of columns, in each A x

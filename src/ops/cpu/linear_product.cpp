@@ -67,8 +67,7 @@ Product::Product(
                           : size_t_threads * size_t(plan.decode_rows);
     place_terms();
   }
-  normed_ = std::make_unique<Scratch>(
-      context, normed_rows * row_floats * sizeof(float));
+  normed_bytes_ = normed_rows * row_floats * sizeof(float);
 }
 
 void Product::set_input(
@@ -80,6 +79,14 @@ void Product::set_input(
   ldx_ = ldx;
   norm_ = norm;
   row_index_ = row_index;
+  // Rows that are read where they lie need no copy.
+  if (norm != nullptr || (tiles_ > 0 && !row_index.empty())) {
+    normed_ = std::make_unique<Scratch>(context_, normed_bytes_);
+  }
+}
+
+float* Product::normed_memory() const {
+  return normed_ ? reinterpret_cast<float*>(normed_->data()) : nullptr;
 }
 
 const float* Product::input_row(int row) const {
@@ -109,7 +116,7 @@ void Product::pack_decode_rows(int thread, int begin, int end) {
   std::byte* packed =
       packed_->data() + (shared_ ? 0 : size_t(thread) * decode_bytes_);
   int64_t row_floats = int64_t(round_up(size_t(linear_.in()), 16));
-  auto* normed = reinterpret_cast<float*>(normed_->data());
+  float* normed = normed_memory();
   for (int r = begin; r < end; ++r) {
     int row = plan_.prompt_rows + r;
     const float* x = input_row(row);
@@ -136,7 +143,7 @@ void Product::pack(int thread) {
   const Kernels& kernels = linear_.kernels();
   int threads = context_.pool.size();
   int64_t row_floats = int64_t(round_up(size_t(linear_.in()), 16));
-  auto* normed = reinterpret_cast<float*>(normed_->data());
+  float* normed = normed_memory();
 
   if (shared_) {
     auto [begin, end] = split_range(plan_.decode_rows, thread, threads);
