@@ -262,6 +262,24 @@ void bias_everywhere(
   }
 }
 
+BlockSpec granite_block(const Config& config) {
+  BlockSpec block = gated_block(config);
+  block.attention.scale = config.get_or("attention_multiplier", 1.f);
+  return block;
+}
+
+std::vector<std::string_view> granite_features(
+    std::vector<std::string_view> others) {
+  others.insert(
+      others.end(),
+      {"attention_bias",
+       "attention_multiplier",
+       "embedding_multiplier",
+       "residual_multiplier",
+       "logits_scaling"});
+  return others;
+}
+
 void scale_as_granite(const Config& config, DecoderSpec& decoder) {
   decoder.embedding_scale = config.get_or("embedding_multiplier", 1.f);
   decoder.extras.residual_scale = config.get_or("residual_multiplier", 1.f);

@@ -95,9 +95,16 @@ AttentionBias attention_bias(bool inputs, bool output);
 void bias_everywhere(
     const Config& config, std::string_view key, BlockSpec& block);
 
-// Granite's multipliers: embedding_multiplier, residual_multiplier and the
-// divisor logits_scaling.
+// Granite's block: Llama's with attention_multiplier on the scores.
+BlockSpec granite_block(const Config& config);
+
+// Granite's other multipliers: embedding_multiplier, residual_multiplier and
+// the divisor logits_scaling.
 void scale_as_granite(const Config& config, DecoderSpec& decoder);
+
+// The switches that these read, and others.
+std::vector<std::string_view> granite_features(
+    std::vector<std::string_view> others);
 
 // num_hidden_layers equal blocks, final norm, sizes and head as the config has
 // them.

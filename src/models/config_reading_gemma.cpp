@@ -107,6 +107,23 @@ DecoderSpec gemma_decoder_of(
   return decoder;
 }
 
+void gemma3_rotation(const Config& config, DecoderSpec& decoder) {
+  rotate_by_type(
+      config,
+      decoder,
+      {.full_theta = 1e6,
+       .sliding_theta = 1e4,
+       .sliding_theta_key = "rope_local_base_freq"});
+}
+
+AttentionSpec unscaled_attention(const Config& config) {
+  AttentionSpec attention = grouped_query_attention(config);
+  attention.scale = 1;
+  attention.qk_norm = QkNorm::per_head;
+  attention.extras.value_norm = true;
+  return attention;
+}
+
 std::vector<NameRule> gemma_norm_names() {
   return {
       {"layers.{l}.post_attention_layernorm",

@@ -19,6 +19,13 @@ BlockSpec gemma_block(const Config& config);
 DecoderSpec gemma_decoder_of(
     const Config& config, const BlockSpec& block, float softcap);
 
+// Gemma 3's rotations: rope_theta, and rope_local_base_freq where layers slide.
+void gemma3_rotation(const Config& config, DecoderSpec& decoder);
+
+// The attention of Gemma 3n and 4: norms on queries, keys and values, and
+// scores without a scale.
+AttentionSpec unscaled_attention(const Config& config);
+
 // The names of Gemma's four norms a block.
 std::vector<NameRule> gemma_norm_names();
 

@@ -1,11 +1,13 @@
 #include "models/config_reading_latent.h"
 
 #include "core/error.h"
+#include "models/config_reading_layers.h"
 #include "models/config_reading_moe.h"
 
 #include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace mlxcel {
 
@@ -113,6 +115,32 @@ std::vector<NameRule> deepseek_latent_names() {
     names.push_back(std::move(rule));
   }
   return names;
+}
+
+Config with_deepseek_defaults(
+    const Config& config, const nlohmann::json& others) {
+  return with_defaults(
+      with_defaults(config, others),
+      {{"kv_lora_rank", 512},
+       {"q_lora_rank", 1536},
+       {"qk_nope_head_dim", 128},
+       {"qk_rope_head_dim", 64},
+       {"v_head_dim", 128},
+       {"rms_norm_eps", 1e-6}});
+}
+
+Family deepseek2_family(Family family) {
+  family.names = hf_decoder_names(deepseek_latent_names());
+  family.features = {"attention_bias", "n_routed_experts", "kv_lora_rank"};
+  family.dropped = {"*.rotary_emb.inv_freq"};
+  return family;
+}
+
+Family deepseek3_family(Family family) {
+  family = deepseek2_family(std::move(family));
+  family.features.emplace_back("rope_interleave");
+  family.further_layers = FurtherLayers::dropped;
+  return family;
 }
 
 void require_value(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "models/config_reading.h"
+#include "models/family.h"
 #include "models/latent_attention.h"
 
 #include <string_view>
@@ -25,6 +26,16 @@ DecoderSpec deepseek3_latent_decoder(const Config& config);
 
 // The names of DeepSeek 2 and 3: latent attention and experts.
 std::vector<NameRule> deepseek_latent_names();
+
+// What the published classes of DeepSeek 2 and 3 take for missing keys, with
+// what differs between them.
+Config with_deepseek_defaults(
+    const Config& config, const nlohmann::json& others);
+
+// What the rows of DeepSeek 2 and of its heirs have in common: names, features
+// and dropped tensors; further layers are those of DeepSeek 3.
+Family deepseek2_family(Family family);
+Family deepseek3_family(Family family);
 
 // Throws ConfigError where `key` is there and not `value`: the published code
 // knows another, which this family's formula does not have.

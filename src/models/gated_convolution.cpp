@@ -1,38 +1,26 @@
 #include "models/gated_convolution.h"
 
-#include "ops/ops.h"
+#include "models/recurrent_mixer.h"
 
 namespace mlxcel {
 
 namespace {
 
-class GatedConvolution : public Sublayer {
+class GatedConvolution
+    : public RecurrentMixer<ShortConvolution, &ShortConvolution::x> {
  public:
   GatedConvolution(
       const PartBuilder& builder, const GatedConvolutionSpec& spec, int layer)
-      : layer_(layer) {
+      : RecurrentMixer(layer) {
     std::string role = cat("layers.", layer, ".convolution.");
     in_ = builder.linear({role + "in"}, spec.bias);
     out_ = builder.linear({role + "out"}, spec.bias);
     convolution_ = build_convolution(
         builder, role + "taps", {spec.taps, spec.width, spec.bias});
-  }
-
-  Tensor forward(const Flow& flow, const Tensor& x, const LinearOptions& around)
-      const override {
-    Tensor bcx =
-        ops::linear(flow.backend, flow.step, x, *in_, {.norm = around.norm});
-    ShortConvolution op{
-        .x = &bcx,
-        .convolution = convolution_.args,
-        .form = ConvolutionForm::gated};
-    Tensor y = ops::recurrence(flow.backend, flow.step, op, flow.cache, layer_);
-    return ops::linear(flow.backend, flow.step, y, *out_, after_mixer(around));
+    op_ = {.convolution = convolution_.args, .form = ConvolutionForm::gated};
   }
 
  private:
-  int layer_;
-  std::unique_ptr<Linear> in_, out_;
   ConvolutionWeights convolution_;
 };
 

@@ -1,7 +1,7 @@
 #include "models/lightning.h"
 
 #include "core/error.h"
-#include "ops/ops.h"
+#include "models/recurrent_mixer.h"
 
 #include <cmath>
 
@@ -9,10 +9,10 @@ namespace mlxcel {
 
 namespace {
 
-class Lightning : public Sublayer {
+class Lightning : public RecurrentMixer<LightningAttention> {
  public:
   Lightning(const PartBuilder& builder, const LightningSpec& spec, int layer)
-      : layer_(layer) {
+      : RecurrentMixer(layer) {
     std::string role = cat("layers.", layer, ".lightning.");
     in_ = builder.linear({role + "qkv", role + "gate"}, false);
     out_ = builder.linear({role + "out"}, false);
@@ -35,16 +35,6 @@ class Lightning : public Sublayer {
             .weight = norm_.get(),
             .group = spec.heads * spec.head_dim,
             .eps = spec.norm_eps}};
-  }
-
-  Tensor forward(const Flow& flow, const Tensor& x, const LinearOptions& around)
-      const override {
-    Tensor projection =
-        ops::linear(flow.backend, flow.step, x, *in_, {.norm = around.norm});
-    LightningAttention op = op_;
-    op.projection = &projection;
-    Tensor y = ops::recurrence(flow.backend, flow.step, op, flow.cache, layer_);
-    return ops::linear(flow.backend, flow.step, y, *out_, after_mixer(around));
   }
 
  private:
@@ -76,10 +66,7 @@ class Lightning : public Sublayer {
     }
   }
 
-  int layer_;
-  std::unique_ptr<Linear> in_, out_;
   ConstantsPtr norm_, decay_;
-  LightningAttention op_;
 };
 
 }  // namespace

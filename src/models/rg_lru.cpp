@@ -1,6 +1,6 @@
 #include "models/rg_lru.h"
 
-#include "ops/ops.h"
+#include "models/recurrent_mixer.h"
 
 #include <cmath>
 
@@ -8,10 +8,10 @@ namespace mlxcel {
 
 namespace {
 
-class RgLru : public Sublayer {
+class RgLru : public RecurrentMixer<RealGatedRecurrence> {
  public:
   RgLru(const PartBuilder& builder, const RgLruSpec& spec, int layer)
-      : layer_(layer) {
+      : RecurrentMixer(layer) {
     std::string role = cat("layers.", layer, ".rg_lru.");
     int64_t block = spec.width / spec.blocks;
     auto constants = [&](const char* kind, std::vector<Shape> shapes) {
@@ -47,23 +47,10 @@ class RgLru : public Sublayer {
         .decay = decay_.get()};
   }
 
-  Tensor forward(const Flow& flow, const Tensor& x, const LinearOptions& around)
-      const override {
-    Tensor yx =
-        ops::linear(flow.backend, flow.step, x, *in_, {.norm = around.norm});
-    RealGatedRecurrence op = op_;
-    op.projection = &yx;
-    Tensor y = ops::recurrence(flow.backend, flow.step, op, flow.cache, layer_);
-    return ops::linear(flow.backend, flow.step, y, *out_, after_mixer(around));
-  }
-
  private:
-  int layer_;
-  std::unique_ptr<Linear> in_, out_;
   ConvolutionWeights convolution_;
   ConstantsPtr input_weight_, input_bias_, recurrent_weight_, recurrent_bias_;
   ConstantsPtr decay_;
-  RealGatedRecurrence op_;
 };
 
 }  // namespace

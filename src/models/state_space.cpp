@@ -1,15 +1,15 @@
 #include "models/state_space.h"
 
-#include "ops/ops.h"
+#include "models/recurrent_mixer.h"
 
 namespace mlxcel {
 
 namespace {
 
-class StateSpace : public Sublayer {
+class StateSpace : public RecurrentMixer<StateSpaceDual> {
  public:
   StateSpace(const PartBuilder& builder, const StateSpaceSpec& spec, int layer)
-      : layer_(layer) {
+      : RecurrentMixer(layer) {
     auto role = [&](std::string_view kind) {
       return cat("layers.", layer, ".ssm.", kind);
     };
@@ -51,22 +51,9 @@ class StateSpace : public Sublayer {
             .eps = spec.norm_eps}};
   }
 
-  Tensor forward(const Flow& flow, const Tensor& x, const LinearOptions& around)
-      const override {
-    Tensor projection =
-        ops::linear(flow.backend, flow.step, x, *in_, {.norm = around.norm});
-    StateSpaceDual op = op_;
-    op.projection = &projection;
-    Tensor y = ops::recurrence(flow.backend, flow.step, op, flow.cache, layer_);
-    return ops::linear(flow.backend, flow.step, y, *out_, after_mixer(around));
-  }
-
  private:
-  int layer_;
-  std::unique_ptr<Linear> in_, out_;
   ConvolutionWeights convolution_;
   ConstantsPtr a_, d_, dt_bias_, norm_;
-  StateSpaceDual op_;
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 // DeepSeek 3 (and Kimi K2): latent attention, experts by sigmoid scores with a
 // stored bias, from the best groups.
 #include "models/config_reading_latent.h"
-#include "models/config_reading_layers.h"
 #include "models/config_reading_moe.h"
 #include "models/families/families.h"
 
@@ -9,27 +8,17 @@ namespace mlxcel {
 
 namespace {
 
-const nlohmann::json& deepseek_v3_defaults() {
-  static const nlohmann::json values = {
-      {"kv_lora_rank", 512},
-      {"q_lora_rank", 1536},
-      {"qk_nope_head_dim", 128},
-      {"qk_rope_head_dim", 64},
-      {"v_head_dim", 128},
-      {"rms_norm_eps", 1e-6},
-      {"n_routed_experts", 256},
-      {"n_shared_experts", 1},
-      {"n_group", 8},
-      {"topk_group", 4},
-      {"num_experts_per_tok", 8},
-      {"routed_scaling_factor", 2.5},
-      {"first_k_dense_replace", 3},
-      {"moe_intermediate_size", 2048}};
-  return values;
-}
-
 DecoderSpec deepseek_v3_decoder(const Config& given) {
-  Config config = with_defaults(given, deepseek_v3_defaults());
+  Config config = with_deepseek_defaults(
+      given,
+      {{"n_routed_experts", 256},
+       {"n_shared_experts", 1},
+       {"n_group", 8},
+       {"topk_group", 4},
+       {"num_experts_per_tok", 8},
+       {"routed_scaling_factor", 2.5},
+       {"first_k_dense_replace", 3},
+       {"moe_intermediate_size", 2048}});
   DecoderSpec decoder = deepseek3_latent_decoder(config);
   if (config.has("n_routed_experts")) {
     mix_after_dense(config, decoder, deepseek3_moe(config));
@@ -39,20 +28,12 @@ DecoderSpec deepseek_v3_decoder(const Config& given) {
 
 }  // namespace
 
-const Family deepseek_v3 = {
+const Family deepseek_v3 = deepseek3_family({
     .name = "DeepSeek 3",
     .type = "DeepSeekV3",
     .model_types = {"deepseek_v3", "kimi_k2"},
     .architectures = {"DeepseekV3ForCausalLM"},
     .decoder = deepseek_v3_decoder,
-    .names = hf_decoder_names(deepseek_latent_names()),
-    .features =
-        {"attention_bias",
-         "n_routed_experts",
-         "kv_lora_rank",
-         "rope_interleave"},
-    .dropped = {"*.rotary_emb.inv_freq"},
-    .further_layers = FurtherLayers::dropped,
-};
+});
 
 }  // namespace mlxcel

@@ -36,12 +36,7 @@ DecoderSpec gemma3_decoder(const Config& given) {
   slide_layers(config, decoder, [&](int layer) {
     return pattern > 0 && (layer + 1) % pattern != 0;
   });
-  rotate_by_type(
-      config,
-      decoder,
-      {.full_theta = 1e6,
-       .sliding_theta = 1e4,
-       .sliding_theta_key = "rope_local_base_freq"});
+  gemma3_rotation(config, decoder);
   return decoder;
 }
 

@@ -32,12 +32,9 @@ DecoderSpec gemma3n_decoder(const Config& given) {
   BlockSpec block{
       .norms = NormPlacement::sandwich,
       .norm = rms_norm(config),
-      .attention = grouped_query_attention(config)};
+      .attention = unscaled_attention(config)};
   block.mlp.activation =
       activation_from_name(config, "hidden_activation", "gelu_pytorch_tanh");
-  block.attention.scale = 1;
-  block.attention.qk_norm = QkNorm::per_head;
-  block.attention.extras.value_norm = true;
 
   DecoderSpec decoder = gemma_decoder_of(config, block, 30);
   decoder.extras.per_layer = {
@@ -47,12 +44,7 @@ DecoderSpec gemma3n_decoder(const Config& given) {
       .count = config.get<int>("altup_num_inputs"),
       .active = config.get_or("altup_active_idx", 0)};
   slide_layers(config, decoder, [](int layer) { return (layer + 1) % 5 != 0; });
-  rotate_by_type(
-      config,
-      decoder,
-      {.full_theta = 1e6,
-       .sliding_theta = 1e4,
-       .sliding_theta_key = "rope_local_base_freq"});
+  gemma3_rotation(config, decoder);
   share_with_last(config, decoder, config.get<int>("num_kv_shared_layers"));
   make_altup_blocks(config, decoder);
   return decoder;

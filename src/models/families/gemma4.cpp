@@ -45,11 +45,8 @@ DecoderSpec gemma4_decoder(const Config& given) {
   BlockSpec block{
       .norms = NormPlacement::sandwich,
       .norm = rms_norm(config),
-      .attention = grouped_query_attention(config),
+      .attention = unscaled_attention(config),
       .mlp = gated_mlp(config, "hidden_activation", "gelu_pytorch_tanh")};
-  block.attention.scale = 1;
-  block.attention.qk_norm = QkNorm::per_head;
-  block.attention.extras.value_norm = true;
 
   DecoderSpec decoder = gemma_decoder_of(config, block, 0);
   decoder.extras.per_layer = {

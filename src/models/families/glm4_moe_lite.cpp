@@ -34,20 +34,12 @@ DecoderSpec glm4_moe_lite_decoder(const Config& given) {
 
 }  // namespace
 
-const Family glm4_moe_lite = {
+const Family glm4_moe_lite = deepseek3_family({
     .name = "GLM 4 MoE Lite",
     .type = "Glm4MoeLite",
     .model_types = {"glm4_moe_lite"},
     .architectures = {"Glm4MoeLiteForCausalLM"},
     .decoder = glm4_moe_lite_decoder,
-    .names = hf_decoder_names(deepseek_latent_names()),
-    .features =
-        {"attention_bias",
-         "n_routed_experts",
-         "kv_lora_rank",
-         "rope_interleave"},
-    .dropped = {"*.rotary_emb.inv_freq"},
-    .further_layers = FurtherLayers::dropped,
-};
+});
 
 }  // namespace mlxcel

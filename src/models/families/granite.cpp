@@ -8,8 +8,7 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec granite_decoder(const Config& config) {
-  BlockSpec block = gated_block(config);
-  block.attention.scale = config.get_or("attention_multiplier", 1.f);
+  BlockSpec block = granite_block(config);
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   scale_as_granite(config, decoder);
   return decoder;
@@ -24,13 +23,7 @@ const Family granite = {
     .architectures = {"GraniteForCausalLM"},
     .decoder = granite_decoder,
     .names = hf_decoder_names(),
-    .features =
-        {"attention_bias",
-         "mlp_bias",
-         "attention_multiplier",
-         "embedding_multiplier",
-         "residual_multiplier",
-         "logits_scaling"},
+    .features = granite_features({"mlp_bias"}),
     .dropped = {"*.rotary_emb.inv_freq"},
 };
 

@@ -8,8 +8,7 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec granitemoe_decoder(const Config& config) {
-  BlockSpec block = gated_block(config);
-  block.attention.scale = config.get_or("attention_multiplier", 1.f);
+  BlockSpec block = granite_block(config);
   block.moe = local_experts_moe(config, block.mlp);
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   scale_as_granite(config, decoder);
@@ -25,13 +24,7 @@ const Family granitemoe = {
     .architectures = {"GraniteMoeForCausalLM"},
     .decoder = granitemoe_decoder,
     .names = hf_decoder_names(granite_moe_names()),
-    .features =
-        {"attention_bias",
-         "attention_multiplier",
-         "embedding_multiplier",
-         "residual_multiplier",
-         "logits_scaling",
-         "num_local_experts"},
+    .features = granite_features({"num_local_experts"}),
 };
 
 }  // namespace mlxcel

@@ -34,8 +34,7 @@ Config with_mixer_sizes(const Config& config) {
 DecoderSpec granitemoehybrid_decoder(const Config& given) {
   Config config = with_mixer_sizes(given);
   require_silu(config, "hidden_act");
-  BlockSpec block = gated_block(config);
-  block.attention.scale = config.get_or("attention_multiplier", 1.f);
+  BlockSpec block = granite_block(config);
   if (config.get_or<std::string>("position_embedding_type", "") != "rope") {
     block.attention.rope = nullptr;
   }
@@ -94,15 +93,8 @@ const Family granitemoehybrid = {
     .architectures = {"GraniteMoeHybridForCausalLM"},
     .decoder = granitemoehybrid_decoder,
     .names = hf_decoder_names(granitemoehybrid_names()),
-    .features =
-        {"attention_bias",
-         "attention_multiplier",
-         "embedding_multiplier",
-         "residual_multiplier",
-         "logits_scaling",
-         "num_local_experts",
-         "position_embedding_type",
-         "layer_types"},
+    .features = granite_features(
+        {"num_local_experts", "position_embedding_type", "layer_types"}),
 };
 
 }  // namespace mlxcel

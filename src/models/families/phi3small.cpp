@@ -12,20 +12,25 @@ namespace mlxcel {
 namespace {
 
 Config phi3small_config(const Config& given) {
-  if (given.has("rope_scaling") ||
-      given.get_or("blocksparse_homo_head_pattern", false)) {
+  if (given.get_or("blocksparse_homo_head_pattern", false)) {
     throw ConfigError(
         cat(given.file(),
-            ": \"rope_scaling\" and \"blocksparse_homo_head_pattern\" are not "
-            "supported for Phi 3 small"),
-        "they would change the result",
-        "use the model with a context of 8192 tokens");
+            ": \"blocksparse_homo_head_pattern\" is not supported for Phi 3 "
+            "small"),
+        "all heads would see the same blocks",
+        "published models have a pattern for each head");
   }
   Config config =
       renamed(given, {{"ff_intermediate_size", "intermediate_size"}});
   double scale = config.get_or("rope_position_scale", 1.0);
   nlohmann::json values = {
       {"rope_theta", config.get_or("rope_embedding_base", 1e6)}};
+  if (scale != 1 && config.has("rope_scaling")) {
+    throw ConfigError(
+        cat(config.file(), ": rope_position_scale is ", scale),
+        "rope_scaling is stated too, and published models have one of them",
+        "take config.json from the model's original publisher");
+  }
   if (scale != 1) {  // of the positions
     values["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 1 / scale}};
   }
