@@ -19,6 +19,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 namespace mlxcel::cli {
 
@@ -224,13 +225,17 @@ Work work_of(const CheckpointFacts& facts, const BenchOptions& options) {
 }
 
 struct Measured {
-  std::vector<double> prefill, decode, first_token;  // one a repetition
+  // One a repetition.
+  std::vector<double> prefill, decode, first_token, read_bandwidth;
   double load_seconds = 0;
   uint64_t weight_bytes = 0, peak_memory = 0;
   std::string backend;
 };
 
-Measured measure(const BenchOptions& options, const LoadOptions& load) {
+// The bandwidth is read beside each repetition, not once: where a machine is
+// shared, both change together.
+Measured measure(
+    const BenchOptions& options, const LoadOptions& load, ThreadPool& pool) {
   Measured out;
   Clock::time_point begin = Clock::now();
   LoadedModel model = load_model(load);
@@ -245,6 +250,7 @@ Measured measure(const BenchOptions& options, const LoadOptions& load) {
   std::vector<int> live = live_adapters(load);
   run_once(
       engine, options, scales, live, std::min(options.prompt_tokens, 64), 3);
+  std::optional<BandwidthProbe> probe;
   for (int i = 0; i < options.repeat; ++i) {
     Timing prefill =
         run_once(engine, options, scales, live, options.prompt_tokens, 0);
@@ -257,8 +263,12 @@ Measured measure(const BenchOptions& options, const LoadOptions& load) {
       out.decode.push_back(
           double(options.batch) * options.gen_tokens / decode.decode);
     }
+    if (i == 0) {  // the others need no more; the probe would count
+      out.peak_memory = peak_memory_bytes();
+      probe.emplace(pool);
+    }
+    out.read_bandwidth.push_back(probe->measure());
   }
-  out.peak_memory = peak_memory_bytes();
   return out;
 }
 
@@ -266,14 +276,22 @@ void report(
     const BenchOptions& options,
     const Measured& m,
     const Work& work,
-    const MachinePeak& peak,
+    const ComputePeak& peak,
     int threads) {
   double prefill = median(m.prefill);
   double decode = m.decode.empty() ? 0 : median(m.decode);
-  double compute_share = 2 * work.row_weights * prefill / peak.compute;
+  double bandwidth = median(m.read_bandwidth);
+  double compute_share = 2 * work.row_weights * prefill / peak.rate;
   // The weights are read once for all sequences of a step; each has a cache.
-  double bandwidth_share =
-      work.step_bytes * decode / options.batch / peak.read_bandwidth;
+  std::vector<double> shares, bandwidths;  // these in GB/s
+  for (double value : m.read_bandwidth) {
+    bandwidths.push_back(value / 1e9);
+  }
+  for (size_t i = 0; i < m.decode.size(); ++i) {
+    shares.push_back(
+        work.step_bytes * m.decode[i] / options.batch / m.read_bandwidth[i]);
+  }
+  double bandwidth_share = shares.empty() ? 0 : median(shares);
   if (options.json) {
     nlohmann::ordered_json out = {
         {"backend", m.backend},
@@ -289,13 +307,15 @@ void report(
         {"load_seconds", m.load_seconds},
         {"weights_bytes", m.weight_bytes},
         {"peak_memory_bytes", m.peak_memory},
-        {"read_bandwidth_gb_per_second", peak.read_bandwidth / 1e9},
+        {"read_bandwidth_gb_per_second", bandwidth / 1e9},
         {"read_bandwidth_share", bandwidth_share},
-        {"compute_peak_gflop_per_second", peak.compute / 1e9},
-        {"compute_peak_kind", peak.compute_kind},
+        {"compute_peak_gflop_per_second", peak.rate / 1e9},
+        {"compute_peak_kind", peak.kind},
         {"compute_peak_share", compute_share},
         {"prefill_samples", m.prefill},
         {"decode_samples", m.decode},
+        {"read_bandwidth_samples", bandwidths},
+        {"read_bandwidth_share_samples", shares},
     };
     fmt::print("{}\n", out.dump(2));
     return;
@@ -312,8 +332,8 @@ void report(
       prefill,
       spread(m.prefill),
       100 * compute_share,
-      peak.compute_kind,
-      peak.compute / 1e9);
+      peak.kind,
+      peak.rate / 1e9);
   if (!m.decode.empty()) {
     fmt::print(
         "decode  {:>6} tokens   {:>9.1f} tokens/s  ({})  {:.0f}% of the read "
@@ -322,7 +342,7 @@ void report(
         decode,
         spread(m.decode),
         100 * bandwidth_share,
-        peak.read_bandwidth / 1e9);
+        bandwidth / 1e9);
   }
   fmt::print(
       "first token after {:.1f} ms, loaded in {:.3f} s, weights {}, peak "
@@ -380,9 +400,9 @@ int run_bench(const BenchOptions& given) {
         "give adapters with --lora or --lora-scaled");
   }
   Work work = work_of(read_checkpoint_facts(load.model), options);
-  Measured measured = measure(options, load);
   ThreadPool pool(options.model.threads);
-  report(options, measured, work, measure_machine(pool), pool.size());
+  Measured measured = measure(options, load, pool);
+  report(options, measured, work, measure_compute(pool), pool.size());
   return kOk;
 }
 

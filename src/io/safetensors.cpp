@@ -405,8 +405,11 @@ void write_safetensors(
     offset += tensor.bytes;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // data begins aligned
-  uint64_t length = text.size();
+  // Data begins at a whole line, so that loads of one do not read two.
+  constexpr size_t kLine = 64;
+  uint64_t length = (sizeof(length) + text.size() + kLine - 1) / kLine * kLine -
+                    sizeof(length);
+  text.resize(length, ' ');
 
   PendingFile out(path);
   out.write(&length, sizeof(length));

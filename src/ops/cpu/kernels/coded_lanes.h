@@ -6,9 +6,9 @@
 //   y = sum over groups of scale * x_scale * dot + bias * x_sum
 // in f32, in an order that both kernels below keep: groups g = j mod C in
 // turn for each class j, then the classes as (0 + 2) + (1 + 3). C is the number
-// of groups in a vector of codes, at least 1.
+// of groups in a vector of codes, at least 2.
 //
-// Few rows: lanes run along the columns of four outputs, which reads memory as
+// Few rows: lanes run along the columns of eight outputs, which reads memory as
 // it lies (lane_*). More rows: blocks of 32 outputs are transposed so
 // that lanes run along the outputs, and all rows are multiplied with a block
 // while it lies in the first cache: weights are taken apart once, whatever the
@@ -23,10 +23,15 @@ inline int lane_rows(const Matrix& m) {
   return m.quant.bits == 4 ? 8 : 4;
 }
 
-// Groups that a vector of codes holds, which are summed apart.
+// Groups g = j mod this many are summed apart.
 inline int64_t group_classes(const Matrix& m) {
-  int64_t lanes = m.quant.group_size * m.quant.bits / 32;
-  return lanes < kLanes ? kLanes / lanes : 1;
+  return m.quant.group_size * m.quant.bits / 32 == 4 ? 4 : 2;
+}
+
+// acc += four products of each lane. In assembly: the compiler copies every sum
+// before an intrinsic.
+inline void dot_bytes(I& acc, I weights, I x) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(weights), "vm"(x));
 }
 
 // One group of an activation row as integers in f32 lanes, with its scale and
@@ -51,123 +56,227 @@ struct GroupCodes {
     scale = top / float(kLargestActivation);
     sum = scale * _mm512_reduce_add_ps(total);
   }
-  // 32 columns from column k, 16 bits each.
-  I at(int64_t k) const {
+  // The low bytes of 32 columns from column k, 16 bits each, and the high
+  // bytes, with the sign that makes 256 high + low the column.
+  I low(int64_t k) const {
     return i_pack16(f_to_i(values[k / 16]), f_to_i(values[k / 16 + 1]));
+  }
+  static I high(I low) {
+    return _mm512_srai_epi16(_mm512_add_epi16(low, _mm512_set1_epi16(128)), 8);
   }
 };
 
 // ---- Lanes along the columns.
+//
+// A group's sums come in kWidth lanes, its columns' bits / 32. Those of eight
+// outputs are added up so that a lane has one output and one group:
+//   kWidth 4:  [group 0..3][output 0..3], and outputs 4..7 in another vector
+//   otherwise: [output 0..3 | 4..7][even group, odd group][output of the four]
+// where a vector of codes has a single group (kWidth 16), or half a one (32),
+// activations have zeros for the other one.
 
-// For each vector of codes: its streams (a vector shifted by s * bits and
-// masked to 16-bit lanes is stream s), the scale of each lane and the sum of
-// its group. The first 128 bits of a group have
-// its scale and its sum, the others zeros.
+constexpr int kLaneOutputs = 8;
+
+// The order in which the weights of a block's rows are fetched, a line of each
+// for every vector: step by step, `rows` bytes from line to line.
+struct LaneFetch {
+  const char* at;
+  int64_t rows, step;
+  int64_t turn;  // the byte of a row from which on `skip` is added
+  int64_t skip;
+
+  // Blocks lie side by side in memory. The next one, or a later one where they
+  // are short, is fetched as it lies, which the hardware foresees. Of long
+  // rows, whose lines share few sets of the first cache, each is fetched a
+  // short way ahead; past its end, the row of the next block. Measured, as all
+  // of this.
+  LaneFetch(const std::byte* block, int64_t row_bytes)
+      : at(reinterpret_cast<const char*>(block)) {
+    constexpr int64_t kLongRow = 2048, kAhead = 1024, kLeast = 8192;
+    int64_t next = kLaneOutputs * row_bytes;
+    if (row_bytes <= kLongRow) {
+      at += ceil_to(kLeast, next);
+      rows = 64;
+      step = kLaneOutputs * 64;
+      turn = row_bytes;
+      skip = 0;
+    } else {
+      at += kAhead;
+      rows = row_bytes;
+      step = 64;
+      turn = row_bytes - kAhead;
+      skip = next - row_bytes;
+    }
+  }
+};
+
+// For each vector of codes: the high bytes of its activations and the low ones,
+// those of the even columns and of the odd ones apart for 4-bit codes, then the
+// scale and the sum of the group of each lane.
+template <int kBits>
+constexpr int kByteStreams = 8 / kBits;
+
+template <int kBits>
+constexpr int64_t kLaneBlockBytes = (2 * kByteStreams<kBits> + 2) * kLanes * 4;
+
 inline size_t lane_row_bytes(const Matrix& m) {
   int64_t blocks = (m.in * m.quant.bits / 32 + kLanes - 1) / kLanes;
-  return size_t(blocks * (16 / m.quant.bits + 2) * kLanes * 4);
+  return size_t(
+      blocks * (m.quant.bits == 4 ? kLaneBlockBytes<4> : kLaneBlockBytes<8>));
 }
 
 template <int kBits>
 void lane_pack_row(const Matrix& m, const float* x, std::byte* out) {
-  constexpr int kStreams = 16 / kBits;
+  constexpr int kStreams = kByteStreams<kBits>;
   constexpr int64_t kBlock = kLanes * 32 / kBits;  // columns of a vector
   constexpr int64_t kVector = kLanes * 4;
-  int64_t group = m.quant.group_size;
-  alignas(64) int16_t natural[128];
-  I index[kStreams];
-  for (int s = 0; s < kStreams; ++s) {
-    alignas(64) uint16_t at[32];
-    for (int w = 0; w < 32; ++w) {
-      at[w] = uint16_t((w * kStreams + s) % 64);
+  int64_t group = m.quant.group_size, width = group * kBits / 32;
+  int64_t blocks = (m.in + kBlock - 1) / kBlock;
+  for (int64_t b = 0; b < blocks; ++b) {
+    std::byte* block = out + b * kLaneBlockBytes<kBits>;
+    if (width >= kLanes) {
+      i_store(block + 2 * kStreams * kVector, i_zero());
+      i_store(block + (2 * kStreams + 1) * kVector, i_zero());
+    } else if (b == blocks - 1) {
+      __builtin_memset(block, 0, kLaneBlockBytes<kBits>);
     }
-    index[s] = i_load(at);
   }
-  int64_t step = group > kBlock ? group : kBlock;
-  for (int64_t k0 = 0; k0 < m.in; k0 += step) {
-    alignas(64) float scales[2][kLanes] = {}, sums[2][kLanes] = {};
-    __builtin_memset(natural, 0, sizeof(natural));
-    for (int64_t k = 0; k < step && k0 + k < m.in; k += group) {
-      GroupCodes codes(x + k0 + k, group);
-      for (int64_t i = 0; i < group; i += 32) {
-        i_store(natural + k + i, codes.at(i));
-      }
-      // A group of two vectors is summed in the second.
-      int64_t lane = k * kBits / 32;
-      for (int l = 0; l < 4; ++l) {
-        scales[step / kBlock - 1][lane + l] = codes.scale;
-        sums[step / kBlock - 1][lane + l] = codes.sum;
-      }
-    }
-    for (int64_t b = 0; b < step / kBlock; ++b) {
-      const int16_t* from = natural + b * kBlock;
-      for (int s = 0; s < kStreams; ++s, out += kVector) {
-        I v = _mm512_permutex2var_epi16(
-            i_load(from), index[s], i_load(from + 32));
-        if constexpr (kStreams == 4) {
-          I w = _mm512_permutex2var_epi16(
-              i_load(from + 64), index[s], i_load(from + 96));
-          v = _mm512_inserti64x4(v, _mm512_castsi512_si256(w), 1);
+  for (int64_t g = 0; g < m.in / group; ++g) {
+    GroupCodes codes(x + g * group, group);
+    for (int64_t k = 0; k < group; k += 32) {
+      int64_t column = g * group + k;
+      std::byte* to = out + column / kBlock * kLaneBlockBytes<kBits> +
+                      column % kBlock / kStreams;
+      I low = codes.low(k), high = codes.high(low);
+      for (I bytes : {high, low}) {
+        if constexpr (kBits == 8) {
+          _mm256_storeu_si256(
+              reinterpret_cast<__m256i*>(to), _mm512_cvtepi16_epi8(bytes));
+        } else {
+          auto* even = reinterpret_cast<__m128i*>(to);
+          _mm_storeu_si128(even, _mm512_cvtepi32_epi8(bytes));
+          _mm_storeu_si128(
+              even + kVector / 16, _mm512_cvtepi32_epi8(i_shr32<16>(bytes)));
         }
-        i_store(out, v);
+        to += kStreams * kVector;
       }
-      i_store(out, i_load(scales[b]));
-      i_store(out + kVector, i_load(sums[b]));
-      out += 2 * kVector;
+    }
+    // The vector that ends the group.
+    int64_t block = ((g + 1) * width - 1) / kLanes;
+    auto* scales = reinterpret_cast<float*>(
+        out + block * kLaneBlockBytes<kBits> + 2 * kStreams * kVector);
+    float* sums = scales + kLanes;
+    const __m128 scale = _mm_set1_ps(codes.scale), sum = _mm_set1_ps(codes.sum);
+    for (int64_t l = width == 4 ? g % 4 * 4 : g % 2 * 4; l < kLanes; l += 8) {
+      _mm_storeu_ps(scales + l, scale);
+      _mm_storeu_ps(sums + l, sum);
+      if (width == 4) {
+        break;
+      }
     }
   }
 }
 
-// The scales (or biases) of 16 groups of 4 outputs as [group][output].
-inline void transpose_scales_of_four(const F* rows, float* out) {
-  I v[4] = {f_as_i(rows[0]), f_as_i(rows[1]), f_as_i(rows[2]), f_as_i(rows[3])};
-  I t0 = _mm512_unpacklo_epi32(v[0], v[1]);
-  I t1 = _mm512_unpackhi_epi32(v[0], v[1]);
-  I t2 = _mm512_unpacklo_epi32(v[2], v[3]);
-  I t3 = _mm512_unpackhi_epi32(v[2], v[3]);
-  // Vector c holds group 4 j + c in its 128-bit lane j.
-  I c0 = _mm512_unpacklo_epi64(t0, t2), c1 = _mm512_unpackhi_epi64(t0, t2);
-  I c2 = _mm512_unpacklo_epi64(t1, t3), c3 = _mm512_unpackhi_epi64(t1, t3);
-  I a = _mm512_shuffle_i32x4(c0, c1, 0x88),
-    b = _mm512_shuffle_i32x4(c2, c3, 0x88);
-  I c = _mm512_shuffle_i32x4(c0, c1, 0xdd),
-    d = _mm512_shuffle_i32x4(c2, c3, 0xdd);
-  // a: groups 0, 8, 1, 9; b: 2, 10, 3, 11; c: 4, 12, 5, 13; d: 6, 14, 7, 15
-  i_store(out, _mm512_shuffle_i32x4(a, b, 0x88));
-  i_store(out + 16, _mm512_shuffle_i32x4(c, d, 0x88));
-  i_store(out + 32, _mm512_shuffle_i32x4(a, b, 0xdd));
-  i_store(out + 48, _mm512_shuffle_i32x4(c, d, 0xdd));
-}
-
-// What the lanes of block b need of [group][4 outputs]; kWidth lanes a group.
+// The scales and biases, 16 bits each, of `count` groups, at most kLanes, of
+// eight outputs in the order of their sums: 16 scales and 16 biases for every
+// two groups, or for every four groups and four outputs (kWidth 4).
 template <int kWidth>
-inline F lane_factors(const float* table, int64_t b) {
-  if constexpr (kWidth == 4) {
-    return f_load(table + b * 16);
-  } else if constexpr (kWidth == 8) {
-    F pair = _mm512_castps256_ps512(_mm256_loadu_ps(table + b * 8));
-    return _mm512_shuffle_f32x4(pair, pair, 0x50);
-  } else {
-    return _mm512_broadcast_f32x4(_mm_loadu_ps(table + b * 16 / kWidth * 4));
+inline void lane_factors(
+    const std::byte* const* scales,
+    const std::byte* const* biases,
+    int64_t offset,
+    int64_t count,
+    std::byte* out) {
+  const I low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+  const I high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+  auto mask = __mmask16((1u << count) - 1);
+  I v[kLaneOutputs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kLaneOutputs; ++r) {
+    v[r] = _mm512_inserti64x4(
+        _mm512_castsi256_si512(
+            _mm256_maskz_loadu_epi16(mask, scales[r] + offset)),
+        _mm256_maskz_loadu_epi16(mask, biases[r] + offset),
+        1);
+  }
+  // quads[q][p]: of outputs 4 q .. 4 q + 3, groups 2 p, 2 p + 1 and 8 more.
+  I quads[2][4];
+#pragma GCC unroll 2
+  for (int q = 0; q < 2; ++q) {
+    const I* r = v + 4 * q;
+    I t0 = _mm512_unpacklo_epi16(r[0], r[1]);
+    I t1 = _mm512_unpackhi_epi16(r[0], r[1]);
+    I t2 = _mm512_unpacklo_epi16(r[2], r[3]);
+    I t3 = _mm512_unpackhi_epi16(r[2], r[3]);
+    quads[q][0] = _mm512_unpacklo_epi32(t0, t2);
+    quads[q][1] = _mm512_unpackhi_epi32(t0, t2);
+    quads[q][2] = _mm512_unpacklo_epi32(t1, t3);
+    quads[q][3] = _mm512_unpackhi_epi32(t1, t3);
+  }
+  auto store = [&](int at, I index, I a, I b) {
+    i_store(out + at * 64, _mm512_permutex2var_epi64(a, index, b));
+  };
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kWidth == 4) {
+      // Groups 4 (i % 2) .. and 8 more, of outputs 4 (i / 2) ..
+      const I* quad = quads[i / 2] + i % 2 * 2;
+      store(i % 2 * 2 + i / 2, low, quad[0], quad[1]);
+      store(4 + i % 2 * 2 + i / 2, high, quad[0], quad[1]);
+    } else {
+      store(i, low, quads[0][i], quads[1][i]);
+      store(4 + i, high, quads[0][i], quads[1][i]);
+    }
   }
 }
 
-// The lanes of each group of four vectors added up: output r in lane r of each
-// 128 bits.
-template <int kWidth>
-inline I sum_group_lanes(const I* d) {
+// Each 128 bits of four vectors summed up: vector r in lane r of them.
+inline I sum_quad(const I* d) {
   I t0 = i_add(
       _mm512_unpacklo_epi32(d[0], d[1]), _mm512_unpackhi_epi32(d[0], d[1]));
   I t1 = i_add(
       _mm512_unpacklo_epi32(d[2], d[3]), _mm512_unpackhi_epi32(d[2], d[3]));
-  I sums = i_add(_mm512_unpacklo_epi64(t0, t1), _mm512_unpackhi_epi64(t0, t1));
-  if constexpr (kWidth >= 8) {
-    sums = i_add(sums, _mm512_shuffle_i32x4(sums, sums, 0xb1));
+  return i_add(_mm512_unpacklo_epi64(t0, t1), _mm512_unpackhi_epi64(t0, t1));
+}
+
+// acc: one vector, two for kWidth 4.
+template <typename T, int kWidth>
+inline void lane_accumulate(
+    const I* dots, const std::byte* factors, F scale, F sum, F* acc) {
+  I first = sum_quad(dots), last = sum_quad(dots + 4);
+  auto add = [&](F& to, I sums, const std::byte* at) {
+    to = f_fma(f_mul(i_to_f(sums), T::get(at)), scale, to);
+    to = f_fma(T::get(at + 32), sum, to);
+  };
+  if constexpr (kWidth == 4) {
+    add(acc[0], first, factors);
+    add(acc[1], last, factors + 64);
+  } else {
+    I sums = i_add(
+        _mm512_shuffle_i32x4(first, last, 0x88),
+        _mm512_shuffle_i32x4(first, last, 0xdd));
+    if constexpr (kWidth >= 16) {
+      sums = i_add(sums, _mm512_shuffle_i32x4(sums, sums, 0xb1));
+    }
+    add(acc[0], sums, factors);
   }
-  if constexpr (kWidth >= 16) {
-    sums = i_add(sums, _mm512_shuffle_i32x4(sums, sums, 0x4e));
+}
+
+// Stores outputs 0 .. count - 1.
+template <int kWidth>
+inline void lane_store(const F* acc, int count, float* y) {
+  alignas(32) float sums[kLaneOutputs];
+  if constexpr (kWidth == 4) {
+    for (int q = 0; q < 2; ++q) {
+      _mm_store_ps(sums + 4 * q, fold_to_four(acc[q]));
+    }
+  } else {
+    // Even groups in 128-bit lanes 0 and 2, odd ones in 1 and 3.
+    F both = f_add(acc[0], _mm512_shuffle_f32x4(acc[0], acc[0], 0xb1));
+    _mm_store_ps(sums, _mm512_castps512_ps128(both));
+    _mm_store_ps(sums + 4, _mm512_extractf32x4_ps(both, 2));
   }
-  return sums;
+  _mm256_mask_storeu_ps(y, __mmask8((1u << count) - 1), _mm256_load_ps(sums));
 }
 
 template <int kBits, typename T, int kWidth, int kX>
@@ -179,101 +288,129 @@ void lane_block(
     size_t x_bytes,
     float* y,
     int64_t ldy) {
-  constexpr int kStreams = 16 / kBits;
+  constexpr int kStreams = kByteStreams<kBits>;
   constexpr int64_t kVector = kLanes * 4;
+  // Vectors of factors: for every two groups, or twice for every four.
+  constexpr int64_t kFactors = kLanes / 2 * kVector;
   int64_t groups = m.in / m.quant.group_size;
-  int64_t left = int64_t(m.weight_stride);
-  const std::byte *codes[4], *scales[4], *biases[4];
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; ++r) {
+  int64_t row_bytes = int64_t(m.weight_stride);
+  const std::byte *codes[kLaneOutputs], *scales[kLaneOutputs],
+      *biases[kLaneOutputs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kLaneOutputs; ++r) {
+    // Rows past the end are computed again from the last one and not stored.
     size_t at = size_t(row + (r < count ? r : count - 1));
     codes[r] = m.weight + at * m.weight_stride;
     scales[r] = m.scales + at * m.scale_stride;
     biases[r] = m.biases + at * m.scale_stride;
   }
-  int64_t ahead = fetch_distance(m, 4, kX == 1 ? 8192 : 4096);
-  int64_t scales_ahead = ahead / left * int64_t(m.scale_stride);
-  F acc[kX];
+  LaneFetch fetch(codes[0], row_bytes);
+  int64_t scales_ahead = 2 * kLaneOutputs * int64_t(m.scale_stride);
+  F acc[kX][kWidth == 4 ? 2 : 1];
 #pragma GCC unroll 4
   for (int i = 0; i < kX; ++i) {
-    acc[i] = f_zero();
-  }
-  for (int64_t g = 0; g < groups; g += kLanes) {
-    alignas(64) float scale[4 * kLanes], bias[4 * kLanes];
-    {
-      F s[4], b[4];
-      bool whole = groups - g >= kLanes;
-#pragma GCC unroll 4
-      for (int r = 0; r < 4; ++r) {
-        const std::byte* s_at = scales[r] + g * T::kBytes;
-        const std::byte* b_at = biases[r] + g * T::kBytes;
-        s[r] = whole ? T::get(s_at) : T::part(s_at, groups - g);
-        b[r] = whole ? T::get(b_at) : T::part(b_at, groups - g);
-        _mm_prefetch(
-            reinterpret_cast<const char*>(s_at) + scales_ahead, _MM_HINT_T0);
-        _mm_prefetch(
-            reinterpret_cast<const char*>(b_at) + scales_ahead, _MM_HINT_T0);
-      }
-      transpose_scales_of_four(s, scale);
-      transpose_scales_of_four(b, bias);
+    acc[i][0] = f_zero();
+    if constexpr (kWidth == 4) {
+      acc[i][1] = f_zero();
     }
-    I dot[kX][4];
-    for (int64_t block = 0; block < kWidth && left > 0; ++block) {
-      I v[4];
-#pragma GCC unroll 4
-      for (int r = 0; r < 4; ++r) {
-        v[r] = left >= kVector ? i_load(codes[r]) : i_load_part(codes[r], left);
-        _mm_prefetch(
-            reinterpret_cast<const char*>(codes[r]) + ahead, _MM_HINT_T0);
-        codes[r] += kVector;
-      }
-      bool start = kWidth <= 16 || block % 2 == 0;
-      auto add_stream = [&]<int kStream>() {
-        I w[4];
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) {
-          w[r] = stream_codes<kBits, kStream>(v[r]);
-        }
-#pragma GCC unroll 4
-        for (int i = 0; i < kX; ++i) {
-          I xv = i_load(x + size_t(i) * x_bytes + kStream * kVector);
-#pragma GCC unroll 4
-          for (int r = 0; r < 4; ++r) {
-            I from = kStream == 0 && start ? i_zero() : dot[i][r];
-            dot[i][r] = i_dot16(from, w[r], xv);
-          }
+  }
+  int64_t at = 0;
+  for (int64_t g = 0; g < groups; g += kLanes) {
+    alignas(64) std::byte factors[kFactors];
+    lane_factors<kWidth>(
+        scales, biases, g * 2, min_of(kLanes, groups - g), factors);
+#pragma GCC unroll 8
+    for (int r = 0; r < kLaneOutputs; ++r) {
+      const std::byte* s = scales[r] + g * 2 + scales_ahead;
+      const std::byte* b = biases[r] + g * 2 + scales_ahead;
+      _mm_prefetch(reinterpret_cast<const char*>(s), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(b), _MM_HINT_T0);
+    }
+    I held[kWidth == 32 ? kX : 1][kLaneOutputs];
+    for (int64_t block = 0; block < kWidth && at < row_bytes; ++block) {
+      I w[kLaneOutputs][kStreams];
+      auto take = [&](int r, I v) {
+        // Loaded once: rows of a file seldom lie at whole lines, so that a load
+        // reads two of them.
+        asm("" : "+v"(v));
+        if constexpr (kBits == 8) {
+          w[r][0] = v;
+        } else {
+          const I mask = i_set(0x0f0f0f0f);
+          w[r][0] = i_and(v, mask);
+          w[r][1] = i_and(i_shr16<4>(v), mask);
         }
       };
-      add_stream.template operator()<0>();
-      add_stream.template operator()<1>();
-      if constexpr (kStreams == 4) {
-        add_stream.template operator()<2>();
-        add_stream.template operator()<3>();
-      }
-      if (kWidth <= 16 || block % 2 == 1) {
-        F s = lane_factors<kWidth>(scale, block);
-        F b = lane_factors<kWidth>(bias, block);
-#pragma GCC unroll 4
-        for (int i = 0; i < kX; ++i) {
-          const std::byte* at = x + size_t(i) * x_bytes + kStreams * kVector;
-          F sums = i_to_f(sum_group_lanes<kWidth>(dot[i]));
-          acc[i] = f_fma(f_mul(sums, s), f_load(at), acc[i]);
-          acc[i] = f_fma(b, f_load(at + kVector), acc[i]);
+      if (row_bytes - at >= kVector) {
+        const char* line = fetch.at;
+        if (at >= fetch.turn) {
+          line += fetch.skip;
+        }
+        fetch.at += fetch.step;
+#pragma GCC unroll 8
+        for (int r = 0; r < kLaneOutputs; ++r) {
+          // With one row the second cache needs no copy: nothing is read twice.
+          kX == 1 ? _mm_prefetch(line, _MM_HINT_NTA)
+                  : _mm_prefetch(line, _MM_HINT_T0);
+          line += fetch.rows;
+          take(r, i_load(codes[r] + at));
+        }
+      } else {
+#pragma GCC unroll 8
+        for (int r = 0; r < kLaneOutputs; ++r) {
+          take(r, i_load_part(codes[r] + at, row_bytes - at));
         }
       }
-      x += (kStreams + 2) * kVector;
-      left -= kVector;
+      at += kVector;
+      bool ends = kWidth <= 16 || block % 2 == 1;
+      const std::byte* factor = factors + (kWidth == 4    ? block * 2
+                                           : kWidth == 8  ? block
+                                           : kWidth == 16 ? block / 2
+                                                          : block / 4) *
+                                              kVector;
+#pragma GCC unroll 4
+      for (int i = 0; i < kX; ++i) {
+        const std::byte* from = x + size_t(i) * x_bytes;
+        I dots[kLaneOutputs];
+        I high[kStreams], low[kStreams];
+#pragma GCC unroll 2
+        for (int s = 0; s < kStreams; ++s) {
+          high[s] = i_load(from + s * kVector);
+          low[s] = i_load(from + (kStreams + s) * kVector);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < kLaneOutputs; ++r) {
+          I dot = i_zero();
+          dot_bytes(dot, w[r][0], high[0]);
+          if constexpr (kStreams == 2) {
+            dot_bytes(dot, w[r][1], high[1]);
+          }
+          dot = i_shl32<8>(dot);
+          dot_bytes(dot, w[r][0], low[0]);
+          if constexpr (kStreams == 2) {
+            dot_bytes(dot, w[r][1], low[1]);
+          }
+          if constexpr (kWidth == 32) {
+            dot = ends ? i_add(dot, held[i][r]) : dot;
+            held[i][r] = dot;
+          }
+          dots[r] = dot;
+        }
+        if (ends) {
+          lane_accumulate<T, kWidth>(
+              dots,
+              factor,
+              f_load(from + 2 * kStreams * kVector),
+              f_load(from + (2 * kStreams + 1) * kVector),
+              acc[i]);
+        }
+      }
+      x += kLaneBlockBytes<kBits>;
     }
   }
 #pragma GCC unroll 4
   for (int i = 0; i < kX; ++i) {
-    __m256 half = _mm256_add_ps(
-        _mm512_castps512_ps256(acc[i]), _mm512_extractf32x8_ps(acc[i], 1));
-    store_four(
-        _mm_add_ps(
-            _mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)),
-        count,
-        y + i * ldy);
+    lane_store<kWidth>(acc[i], count, y + i * ldy);
   }
 }
 
@@ -289,16 +426,16 @@ void lane_decode(
   size_t x_bytes = lane_row_bytes(m);
   // Weights that stay in the second cache while all rows use them.
   constexpr int64_t kBlockBytes = 128 * 1024;
-  int64_t block = kBlockBytes / int64_t(m.weight_stride) / 4 * 4;
-  block = rows <= kLaneRowsAtOnce ? end - begin : block < 4 ? 4 : block;
+  int64_t block = kBlockBytes / int64_t(m.weight_stride) / 8 * 8;
+  block = rows <= kLaneRowsAtOnce ? end - begin : block < 8 ? 8 : block;
   auto run = [&]<int kWidth>() {
     for (int64_t first = begin; first < end; first += block) {
       int64_t stop = min_of(first + block, end);
       for_row_groups<kLaneRowsAtOnce>(rows, [&]<int kX>(int x_row) {
         const std::byte* from = x + size_t(x_row) * x_bytes;
         float* to = y + x_row * ldy;
-        for (int64_t o = first; o < stop; o += 4) {
-          int count = int(min_of(4, stop - o));
+        for (int64_t o = first; o < stop; o += kLaneOutputs) {
+          int count = int(min_of(kLaneOutputs, stop - o));
           lane_block<kBits, T, kWidth, kX>(
               m, o, count, from, x_bytes, to + (o - begin), ldy);
           if (m.fetch != nullptr) {

@@ -30,9 +30,7 @@ void strip_pack_row(const Matrix& m, const float* x, std::byte* out) {
   for (int64_t g = 0; g < groups; ++g) {
     GroupCodes codes(x + g * group, group);
     for (int64_t k = 0; k < group; k += 32) {
-      I low = codes.at(k);
-      I high =
-          _mm512_srai_epi16(_mm512_add_epi16(low, _mm512_set1_epi16(128)), 8);
+      I low = codes.low(k), high = codes.high(low);
       I bytes = _mm512_inserti64x4(
           _mm512_castsi256_si512(_mm512_cvtepi16_epi8(high)),
           _mm512_cvtepi16_epi8(low),
@@ -161,12 +159,6 @@ struct StripFetch {
   }
 };
 
-// acc += four products of each lane. In assembly: the compiler copies every sum
-// before an intrinsic.
-inline void dot_bytes(I& acc, I weights, I x) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(weights), "v"(x));
-}
-
 // Columns [k0, k1) of outputs row, row + 1, ...; outputs from `count` on repeat
 // the last one.
 template <int kBits, typename T>
@@ -259,7 +251,8 @@ void strip_multiply(
       acc[i][0] = k0 > 0 ? f_load(from) : f_zero();
       acc[i][1] = k0 > 0 ? f_load(from + kLanes) : f_zero();
     }
-    for (int64_t g = c; g < groups; g += classes) {
+    int64_t begin = (c + classes - first_group % classes) % classes;
+    for (int64_t g = begin; g < groups; g += classes) {
       const std::byte* units = panel.units + g * group * kStripOutputs;
       int64_t at = (k0 + g * group) * 2;  // in a row
       for (int line = 0; line < lines; ++line) {
