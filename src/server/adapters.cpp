@@ -17,15 +17,18 @@ Adapters::Adapters(
     std::string alias,
     bool start_at_zero)
     : alias_(std::move(alias)) {
-  for (const LoadedAdapter& adapter : loaded) {
-    for (const Entry& other : entries_) {
-      if (other.adapter.task_name == adapter.task_name) {
-        throw UsageError(
-            cat("two adapters are named ", adapter.task_name),
-            cat(other.adapter.path, " and ", adapter.path),
-            "give one of them another task_name in its adapter_config.json");
-      }
+  for (LoadedAdapter adapter : loaded) {
+    auto taken = [&](const std::string& name) {
+      return std::any_of(entries_.begin(), entries_.end(), [&](auto& entry) {
+        return entry.adapter.task_name == name;
+      });
+    };
+    // An adapter may stand in a stack twice: sql, sql-2, ...
+    std::string name = adapter.task_name;
+    for (int number = 2; taken(name); ++number) {
+      name = cat(adapter.task_name, "-", number);
     }
+    adapter.task_name = name;
     bool zero = start_at_zero && !adapter.fused;
     entries_.push_back({adapter, zero ? 0 : adapter.scale});
   }
@@ -105,7 +108,8 @@ std::vector<float> Adapters::parse(
 }
 
 // Fused adapters are part of the weights: their scales cannot change.
-void Adapters::check_fused(const std::vector<float>& scales) const {
+void Adapters::check_fused(
+    const std::vector<float>& scales, const char* param) const {
   for (size_t id = 0; id < scales.size(); ++id) {
     const Entry& entry = entries_[id];
     if (entry.present && entry.adapter.fused && scales[id] != entry.scale) {
@@ -118,7 +122,8 @@ void Adapters::check_fused(const std::vector<float>& scales) const {
               entry.scale,
               " and cannot be set to ",
               scales[id],
-              "; start the server without --lora-fuse to change scales"));
+              "; start the server without --lora-fuse to change scales"),
+          param);
     }
   }
 }
@@ -126,7 +131,7 @@ void Adapters::check_fused(const std::vector<float>& scales) const {
 void Adapters::set(const json& body) {
   std::lock_guard lock(mutex_);
   std::vector<float> scales = parse(body, "");
-  check_fused(scales);
+  check_fused(scales, "");
   for (size_t id = 0; id < scales.size(); ++id) {
     entries_[id].scale = scales[id];
   }
@@ -167,7 +172,7 @@ AdapterChoice Adapters::current() const {
 AdapterChoice Adapters::chosen(const json& lora) const {
   std::lock_guard lock(mutex_);
   std::vector<float> scales = parse(lora, "lora");
-  check_fused(scales);
+  check_fused(scales, "lora");
   return choice(scales);
 }
 
@@ -182,11 +187,8 @@ std::optional<AdapterChoice> Adapters::named(std::string_view model) const {
       continue;
     }
     std::vector<float> scales(entries_.size(), 0.f);
-    for (size_t other = 0; other < scales.size(); ++other) {
-      // Those in the weights stay in force.
-      scales[other] = entries_[other].adapter.fused ? entries_[other].scale : 0;
-    }
     scales[id] = entries_[id].adapter.scale;
+    check_fused(scales, "model");  // others in the weights cannot be left out
     return choice(scales);
   }
   return std::nullopt;
@@ -195,8 +197,13 @@ std::optional<AdapterChoice> Adapters::named(std::string_view model) const {
 std::vector<std::string> Adapters::model_names() const {
   std::lock_guard lock(mutex_);
   std::vector<std::string> names;
+  auto in_weights = [](const Entry& entry) {
+    return entry.present && entry.adapter.fused && entry.scale != 0;
+  };
+  auto fused = std::count_if(entries_.begin(), entries_.end(), in_weights);
   for (const Entry& entry : entries_) {
-    if (entry.present) {
+    // Alone, only where no other one is in the weights.
+    if (entry.present && fused == (in_weights(entry) ? 1 : 0)) {
       names.push_back(cat(alias_, ":", entry.adapter.task_name));
     }
   }

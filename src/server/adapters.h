@@ -61,7 +61,8 @@ class Adapters {
   };
   std::vector<float> parse(
       const nlohmann::json& list, std::string_view where) const;
-  void check_fused(const std::vector<float>& scales) const;
+  // Throws Failure for `param` when a fused adapter's scale is another one.
+  void check_fused(const std::vector<float>& scales, const char* param) const;
   AdapterChoice choice(const std::vector<float>& scales) const;
 
   mutable std::mutex mutex_;

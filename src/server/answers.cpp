@@ -1,5 +1,9 @@
 #include "server/answers.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <algorithm>
 #include <iterator>
 
@@ -65,6 +69,12 @@ http::Task<std::vector<GenerationPart>> collect(
     target.end = std::move(part->end);
   }
   co_return whole;
+}
+
+void give_memory_back() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 http::Task<bool> send_event(

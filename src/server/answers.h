@@ -36,6 +36,9 @@ class Answers {
   std::shared_ptr<GenerationHandle> handle_;
 };
 
+// Freed memory that the process still holds goes back to the system.
+void give_memory_back();
+
 // What `read` makes of the request's body. A long one is read on a thread that
 // may block: its tokens take a while, and other connections share this one.
 template <typename Function>
@@ -45,7 +48,21 @@ http::Task<std::invoke_result_t<Function&>> read_aside(
   if (request.body.size() <= kLongBody) {
     co_return read();
   }
-  auto result = co_await http::background(response.executor(), read);
+  // What reading a huge body took stays with the process otherwise, once more
+  // for each thread that did so.
+  constexpr size_t kHugeBody = size_t(1) << 20;
+  auto tidy = [&read, huge = request.body.size() > kHugeBody] {
+    struct After {
+      bool huge;
+      ~After() {
+        if (huge) {
+          give_memory_back();
+        }
+      }
+    } after{huge};
+    return read();
+  };
+  auto result = co_await http::background(response.executor(), tidy);
   co_return std::move(result);
 }
 

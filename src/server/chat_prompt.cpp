@@ -102,7 +102,13 @@ ChatInput read_chat_input(
           "chat_template_kwargs",
           cat("must be an object, not ", kind_of(*kwargs)));
     }
-    for (const auto& [name, value] : raw.at("chat_template_kwargs").items()) {
+    const ordered_json& given = raw.at("chat_template_kwargs");
+    if (std::optional<std::string> name = reserved_variable(given)) {
+      Body::refuse(
+          "chat_template_kwargs",
+          cat("sets '", *name, "', which the server gives the template"));
+    }
+    for (const auto& [name, value] : given.items()) {
       input.kwargs[name] = value;
     }
   }
@@ -149,6 +155,7 @@ std::string render_chat(const ChatInput& input, const ServedModel& model) {
 ChatPrompt chat_prompt(const ChatInput& input, const ServedModel& model) {
   ChatPrompt prompt;
   prompt.text = render_chat(input, model);
+  check_length(prompt.text, input.use, model);
   std::string warning;
   prompt.tokens =
       encode_prompt(*model.tokenizer, prompt.text, PromptKind::chat, &warning);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "server/body.h"
+#include "server/prompt_length.h"
 #include "server/served_model.h"
 
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@ struct ChatInput {
   nlohmann::ordered_json tools;     // null: none
   nlohmann::ordered_json kwargs;    // the template's variables
   bool add_generation_prompt = true;
+  TextUse use = TextUse::prompt;
 };
 
 struct ChatPrompt {

@@ -27,7 +27,8 @@ struct Chat {
 };
 
 void read_limits(Body& body, const App& app, GenerationRequest& generation) {
-  int64_t limit = body.integer("max_tokens", app.model.defaults.max_tokens, -1);
+  int64_t limit = read_predicted(body, app.model.defaults.max_tokens);
+  limit = body.integer("max_tokens", limit, -1);
   generation.max_tokens = body.integer("max_completion_tokens", limit, -1);
 }
 
@@ -40,7 +41,10 @@ void read_logprobs(Body& body, GenerationRequest& generation) {
   generation.logprobs = wanted ? int(top) : -1;
 }
 
-Chat read_chat(const App& app, const http::Request& request) {
+Chat read_chat(
+    const App& app,
+    const http::Request& request,
+    TextUse use = TextUse::prompt) {
   json object = http::parse_body(request.body);
   nlohmann::ordered_json raw = nlohmann::ordered_json::parse(request.body);
   Body body(object);
@@ -55,8 +59,12 @@ Chat read_chat(const App& app, const http::Request& request) {
   chat.stream = read_stream_options(body);
   generation.stream = chat.stream.stream;
   ignore_client_fields(body);
+  read_native_sampling(body, app.model, generation);
+  body.neutral("modalities", {json::array({"text"})}, "answers are texts");
+  body.neutral("verbosity", {"medium"}, "templates know no such setting");
   AnswerWishes wishes = read_answer_wishes(body, raw, app.model);
   ChatInput input = read_chat_input(body, raw, app.model);
+  input.use = use;
   if (std::optional<std::string> effort = body.text("reasoning_effort")) {
     input.kwargs["reasoning_effort"] = *effort;
   }
@@ -195,7 +203,9 @@ http::Task<> answer_chat(
 
 http::Task<> count_tokens(
     const App& app, const http::Request& request, http::Response& response) {
-  auto read = [&] { return read_chat(app, request).generation.prompt.size(); };
+  auto read = [&] {
+    return read_chat(app, request, TextUse::count).generation.prompt.size();
+  };
   size_t tokens = co_await read_aside(request, response, read);
   response.send_json(200, input_tokens_json(tokens));
 }

@@ -26,39 +26,15 @@ struct CompletionRequest {
 void refuse_native(Body& body) {
   body.neutral("n_cmpl", {1});
   body.neutral("n_indent", {0});
-  body.neutral("n_discard", {0});
-  body.neutral("t_max_predict_ms", {0, -1});
   body.neutral("return_progress", {false});
   body.neutral("verbose", {false});
   body.neutral("timings_per_token", {false});
   body.neutral("post_sampling_probs", {false});
   body.neutral("id_slot", {-1});
-  body.neutral("typical_p", {1, 1.0});
-  body.neutral("dynatemp_range", {0, 0.0});
-  body.neutral("dynatemp_exponent", {1, 1.0});
-  body.neutral("top_n_sigma", {-1, -1.0, 0, 0.0});
-  body.neutral("mirostat", {0});
-  body.neutral("min_keep", {0});
   body.neutral(
       "image_data",
       {json::array()},
       "the model was loaded without a vision tower");
-  // Only read where mirostat is on.
-  body.ignore({"mirostat_tau", "mirostat_eta"});
-  body.neutral(
-      "samplers",
-      {json::array(
-          {"penalties",
-           "dry",
-           "top_k",
-           "top_p",
-           "min_p",
-           "xtc",
-           "temperature"})},
-      "the order of the sampling steps is fixed");
-  body.neutral("speculative.n_max", {0});
-  body.neutral("speculative.n_min", {0});
-  body.neutral("speculative.p_min", {0, 0.0});
 }
 
 CompletionRequest read_request(const App& app, const http::Request& request) {
@@ -71,10 +47,8 @@ CompletionRequest read_request(const App& app, const http::Request& request) {
   read_sampling(body, app.model, base);
   base.grammar = read_grammar(body, raw, app.model);
   // 0 gives one token, as llama-server does.
-  int64_t limit = body.integer(
-      "n_predict",
-      body.integer("max_tokens", app.model.defaults.max_tokens, -1),
-      -1);
+  int64_t limit = read_predicted(
+      body, body.integer("max_tokens", app.model.defaults.max_tokens, -1));
   base.max_tokens = limit == 0 ? 1 : limit;
   out.stream = base.stream = body.flag("stream", false);
   int64_t probs = body.integer("n_probs", 0, 0, app.model.vocab_size);
@@ -90,11 +64,7 @@ CompletionRequest read_request(const App& app, const http::Request& request) {
              std::none_of(prompt->begin(), prompt->end(), [](const json& part) {
                return part.is_number();
              });
-  if (app.model.context_shift) {
-    base.keep = body.integer("n_keep", base.keep, -1);
-  } else {
-    body.neutral("n_keep", {0}, "the server runs without --context-shift");
-  }
+  read_native_sampling(body, app.model, base);
   refuse_native(body);
   body.finish();
   for (std::vector<int32_t>& tokens : prompts) {

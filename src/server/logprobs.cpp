@@ -1,6 +1,7 @@
 #include "server/logprobs.h"
 
 #include "engine/sampler.h"
+#include "text/token_bytes.h"
 
 #include <algorithm>
 #include <array>
@@ -36,13 +37,16 @@ TokenLogprob logprob_of(std::span<const float> logits, int32_t token, int top) {
 namespace {
 
 json token_json(const ServedModel& model, int32_t token, float logprob) {
-  std::string text = model.piece(token);
+  std::string raw = token_bytes(*model.tokenizer, token);
   json bytes = json::array();
-  for (unsigned char byte : text) {
+  for (unsigned char byte : raw) {
     bytes.push_back(byte);
   }
   return {
-      {"id", token}, {"token", text}, {"bytes", bytes}, {"logprob", logprob}};
+      {"id", token},
+      {"token", to_utf8(raw)},
+      {"bytes", bytes},
+      {"logprob", logprob}};
 }
 
 }  // namespace

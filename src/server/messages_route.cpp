@@ -22,12 +22,16 @@ struct MessagesRequest {
 };
 
 ChatPlan read_plan(
-    Body& body, const ordered_json& raw, const ServedModel& model) {
+    Body& body,
+    const ordered_json& raw,
+    const ServedModel& model,
+    TextUse use) {
   AnswerWishes wishes = messages_wishes(raw, model);
   ordered_json converted = {{"messages", messages_conversation(raw, model)}};
   json messages = converted;
   Body inner(messages);
   ChatInput input = read_chat_input(inner, converted, model);
+  input.use = use;
   if (const json* thinking = body.find("thinking")) {
     Body options(*thinking);
     std::string type = options.text("type").value_or("");
@@ -71,7 +75,7 @@ MessagesRequest read_request(const App& app, const http::Request& request) {
        "cache_control",
        "inference_geo"});
   body.neutral("mcp_servers", {json::array()});
-  out.plan = read_plan(body, raw, app.model);
+  out.plan = read_plan(body, raw, app.model, TextUse::prompt);
   body.finish();
   apply_plan(out.plan, generation);
   return out;
@@ -301,7 +305,7 @@ size_t tokens_of(const App& app, const http::Request& request) {
   ordered_json raw = ordered_json::parse(request.body);
   Body body(object);
   body.ignore({"model", "mcp_servers", "context_management", "cache_control"});
-  ChatPlan plan = read_plan(body, raw, app.model);
+  ChatPlan plan = read_plan(body, raw, app.model, TextUse::count);
   body.finish();
   return plan.prompt.tokens.size();
 }

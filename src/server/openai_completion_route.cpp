@@ -35,8 +35,8 @@ Completions read_completions(const App& app, const http::Request& request) {
   out.model = body.text("model").value_or(app.model.alias);
   read_sampling(body, app.model, base);
   base.grammar = read_grammar(body, raw, app.model);
-  base.max_tokens =
-      body.integer("max_tokens", app.model.defaults.max_tokens, -1);
+  base.max_tokens = body.integer(
+      "max_tokens", read_predicted(body, app.model.defaults.max_tokens), -1);
   out.n = size_t(body.integer("n", 1, 1, 128));
   out.echo = body.flag("echo", false);
   out.stream = read_stream_options(body);
@@ -48,6 +48,7 @@ Completions read_completions(const App& app, const http::Request& request) {
   body.neutral("best_of", {1, out.n}, "every answer is returned");
   body.neutral("suffix", {""}, "the model cannot fill text in");
   ignore_client_fields(body);
+  read_native_sampling(body, app.model, base);
   const json* prompt = body.find("prompt");
   if (prompt == nullptr) {
     Body::refuse("prompt", "is missing; give the text to continue");

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "server/prompt_length.h"
 #include "text/special_ids.h"
 
 #include <charconv>
@@ -74,6 +75,7 @@ std::vector<int32_t> bias_tokens(
   if (!texts) {
     Body::refuse("logit_bias", cat("has the key '", text, "', no token id"));
   }
+  check_length(text, TextUse::count, model);
   return model.tokenizer->encode(text, false);
 }
 
@@ -130,6 +132,11 @@ void read_sampling(
   read("repeat_last_n", p.penalty_last_n, -1);
   read("dry_allowed_length", p.dry_allowed_length, 0);
   read("dry_penalty_last_n", p.dry_last_n, -1);
+  // OpenAI's way to ask for the best token alone.
+  if (p.top_p == 0) {
+    p.top_p = 1;
+    p.top_k = 1;
+  }
   std::vector<std::string> breakers = model.defaults.dry_breakers;
   if (body.find("dry_sequence_breakers") != nullptr) {
     breakers = body.texts("dry_sequence_breakers");
@@ -159,6 +166,67 @@ void read_sampling(
       Body::refuse("stop", "holds an empty string, which would match at once");
     }
   }
+}
+
+namespace {
+
+// The sampling steps in their order, as a list of names or llama-server's
+// letters, without those that are off here for good.
+void check_samplers(Body& body) {
+  const json* given = body.find("samplers");
+  if (given == nullptr) {
+    return;
+  }
+  const std::vector<std::string> order = {
+      "penalties", "dry", "top_k", "top_p", "min_p", "xtc", "temperature"};
+  std::vector<std::string> names;
+  bool letters = given->is_string() && *given == "edskypmxt";
+  if (letters) {
+    names = order;
+  } else {
+    for (const std::string& name : body.texts("samplers")) {
+      if (name != "top_n_sigma" && name != "typ_p" && name != "typical_p") {
+        names.push_back(name);
+      }
+    }
+  }
+  if (names != order) {
+    Body::refuse(
+        "samplers",
+        cat("is not supported: the order of the sampling steps is fixed; "
+            "leave it out or give ",
+            json(order).dump()));
+  }
+}
+
+}  // namespace
+
+void read_native_sampling(
+    Body& body, const ServedModel& model, GenerationRequest& request) {
+  if (model.context_shift) {
+    request.keep = body.integer("n_keep", request.keep, -1);
+  } else {
+    body.neutral("n_keep", {0}, "the server runs without --context-shift");
+  }
+  body.neutral("n_discard", {0});
+  body.neutral("t_max_predict_ms", {0, -1});
+  body.neutral("typical_p", {1, 1.0});
+  body.neutral("dynatemp_range", {0, 0.0});
+  body.neutral("dynatemp_exponent", {1, 1.0});
+  body.neutral("top_n_sigma", {-1, -1.0, 0, 0.0});
+  body.neutral("mirostat", {0});
+  body.neutral("min_keep", {0});
+  // Only read where mirostat is on.
+  body.ignore({"mirostat_tau", "mirostat_eta"});
+  body.neutral("speculative.n_max", {0});
+  body.neutral("speculative.n_min", {0});
+  body.neutral("speculative.p_min", {0, 0.0});
+  check_samplers(body);
+}
+
+int64_t read_predicted(Body& body, int64_t otherwise) {
+  int64_t limit = body.integer("n_predict", otherwise, -1);
+  return body.find("n_predict") != nullptr && limit == 0 ? 1 : limit;
 }
 
 AdapterChoice read_adapters(
@@ -192,6 +260,7 @@ AdapterChoice read_adapters(
 
 std::vector<int32_t> encode_text(
     const std::string& text, const ServedModel& model) {
+  check_length(text, TextUse::prompt, model);
   std::string warning;
   std::vector<int32_t> ids =
       encode_prompt(*model.tokenizer, text, PromptKind::plain, &warning);
@@ -224,6 +293,7 @@ std::vector<int32_t> mixed_prompt(const json& parts, const ServedModel& model) {
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].is_string()) {
       std::string text = parts[i].get<std::string>();
+      check_length(text, TextUse::prompt, model);
       std::vector<int32_t> more = i == 0 ? encode_text(text, model)
                                          : model.tokenizer->encode(text, false);
       ids.insert(ids.end(), more.begin(), more.end());

@@ -16,6 +16,14 @@ namespace mlxcel::server {
 void read_sampling(
     Body& body, const ServedModel& model, GenerationRequest& request);
 
+// llama-server's other sampling fields: `n_keep`, and those that have to stand
+// at the value that changes nothing.
+void read_native_sampling(
+    Body& body, const ServedModel& model, GenerationRequest& request);
+
+// `n_predict`, which gives one token for 0, else `otherwise`.
+int64_t read_predicted(Body& body, int64_t otherwise);
+
 // `lora`, and on routes with a model name the adapter that it names. Throws
 // Failure: 404 for a model that is not served.
 AdapterChoice read_adapters(

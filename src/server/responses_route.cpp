@@ -67,7 +67,10 @@ json or_null(const ordered_json& raw, const char* name, json fallback) {
                                                 : json(*found);
 }
 
-ResponsesRequest read_request(const App& app, const http::Request& request) {
+ResponsesRequest read_request(
+    const App& app,
+    const http::Request& request,
+    TextUse use = TextUse::prompt) {
   json object = http::parse_body(request.body);
   ordered_json raw = ordered_json::parse(request.body);
   Body body(object);
@@ -85,6 +88,7 @@ ResponsesRequest read_request(const App& app, const http::Request& request) {
   json messages = converted;
   Body inner(messages);
   ChatInput input = read_chat_input(inner, converted, app.model);
+  input.use = use;
   read_objects(body, input);
   ignore_fields(body);
   body.finish();
@@ -416,7 +420,7 @@ http::Task<> respond(
 http::Task<> count_tokens(
     const App& app, const http::Request& request, http::Response& response) {
   auto read = [&] {
-    return read_request(app, request).generation.prompt.size();
+    return read_request(app, request, TextUse::count).generation.prompt.size();
   };
   size_t tokens = co_await read_aside(request, response, read);
   response.send_json(200, input_tokens_json(tokens));

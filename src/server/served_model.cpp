@@ -1,5 +1,7 @@
 #include "server/served_model.h"
 
+#include "text/token_bytes.h"
+
 #include <span>
 
 namespace mlxcel::server {
@@ -34,7 +36,7 @@ std::vector<int32_t> TokenTexts::holding(
 }
 
 std::string ServedModel::piece(int32_t token) const {
-  return tokenizer->decode(std::span(&token, 1), false);
+  return to_utf8(token_bytes(*tokenizer, token));
 }
 
 }  // namespace mlxcel::server

@@ -78,8 +78,7 @@ struct ServedModel {
   bool context_shift = false;
   RequestDefaults defaults;
 
-  // A token's text as one string: its bytes where they are UTF-8 of their own,
-  // U+FFFD in their place where not.
+  // A token's bytes as text, with U+FFFD in place of a part of a character.
   std::string piece(int32_t token) const;
 };
 

@@ -43,7 +43,14 @@ nlohmann::ordered_json parse_kwargs(const std::string& text) {
         cat("'", text, "' is no JSON object"),
         "write for example '{\"enable_thinking\": false}'");
   }
-  return nlohmann::ordered_json::parse(text);
+  auto kwargs = nlohmann::ordered_json::parse(text);
+  if (std::optional<std::string> name = reserved_variable(kwargs)) {
+    throw UsageError(
+        "wrong --chat-template-kwargs",
+        cat("it sets '", *name, "', which every template gets from elsewhere"),
+        "leave that name out");
+  }
+  return kwargs;
 }
 
 std::string template_source(const fs::path& folder) {

@@ -4,13 +4,11 @@
 #include "core/log.h"
 #include "engine/text_stream.h"
 #include "http/failure.h"
+#include "server/answers.h"
 #include "server/figures.h"
 #include "server/logprobs.h"
+#include "server/prompt_length.h"
 #include "server/thought_budget.h"
-
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 
 #include <algorithm>
 #include <cmath>
@@ -118,17 +116,7 @@ void Service::check(const GenerationRequest& request) const {
   }
   int64_t length = int64_t(request.prompt.size());
   if (options_.context > 0 && length > options_.context) {
-    Failure failure(
-        400,
-        "exceed_context_size_error",
-        cat("the prompt has ",
-            length,
-            " tokens, more than the context of ",
-            options_.context));
-    failure.code = "context_length_exceeded";
-    failure.details = {
-        {"n_prompt_tokens", length}, {"n_ctx", options_.context}};
-    throw failure;
+    refuse_prompt_tokens(length, options_.context, false);
   }
   for (int32_t token : request.prompt) {
     if (token < 0 || token >= vocab_size_) {
@@ -192,10 +180,19 @@ std::shared_ptr<GenerationHandle> Service::submit(
     check(request);
   }
   check_size(requests);
+  int limit = options_.max_running + options_.max_queued;
+  if (requests.size() > size_t(limit)) {
+    throw Failure::bad_request(
+        cat("the request asks for ",
+            requests.size(),
+            " answers; at most ",
+            limit,
+            " (--parallel and --max-queue-depth together) run or wait here: "
+            "send several requests"));
+  }
   auto handle = std::make_shared<GenerationHandle>();
   {
     std::lock_guard lock(mutex_);
-    int limit = options_.max_running + options_.max_queued;
     bool full = in_flight_ + int(requests.size()) > limit;
     if (full || stopping_) {
       figures_->refused.add();
@@ -413,9 +410,7 @@ void Service::end_late() {
 // pages when it needs them.
 void Service::fall_asleep() {
   engine_.prefix_cache().clear();
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
+  give_memory_back();
   asleep_ = true;
   publish();
   log_info("no requests for a while: memory was given back");
@@ -436,13 +431,13 @@ void Service::fail_all(const std::exception_ptr& failure) {
 
 void Service::step() {
   try {
+    Clock::time_point begin = Clock::now();
     const std::vector<Event>& events = engine_.step();
-    Clock::time_point now = Clock::now();
     for (auto& running : running_) {
       if (!running->has_started &&
           engine_.info(running->id).state != SequenceState::waiting) {
         running->has_started = true;
-        running->started = now;
+        running->started = begin;
       }
     }
     // Both are in the order of the sequences' ids, or nearly so.

@@ -5,6 +5,8 @@
 #include "server/openai.h"
 #include "server/routes.h"
 
+#include <algorithm>
+
 namespace mlxcel::server {
 
 using http::Failure;
@@ -184,7 +186,12 @@ void add_model_routes(http::Router& router, const App& app) {
       [&app](const http::Request& request, http::Response& response) {
         std::string name(request.param("id"));
         bool base = name == app.model.alias;
-        if (!base && !app.adapters.named(name)) {
+        std::vector<std::string> names = app.adapters.model_names();
+        bool adapter =
+            std::any_of(names.begin(), names.end(), [&](const auto& known) {
+              return known == name || known == app.model.alias + ":" + name;
+            });
+        if (!base && !adapter) {
           Failure failure(
               404,
               "not_found_error",

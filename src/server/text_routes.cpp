@@ -4,6 +4,7 @@
 #include "server/body.h"
 #include "server/chat_prompt.h"
 #include "server/routes.h"
+#include "text/token_bytes.h"
 
 namespace mlxcel::server {
 
@@ -11,14 +12,10 @@ using nlohmann::json;
 
 namespace {
 
-// Well-formed UTF-8 without replacement characters.
-bool is_text(const std::string& piece) {
-  return piece.find("\xEF\xBF\xBD") == std::string::npos;
-}
-
+// Text where the token is one, else its bytes: a part of a character.
 json piece_of(const ServedModel& model, int32_t token) {
-  std::string piece = model.piece(token);
-  if (is_text(piece)) {
+  std::string piece = token_bytes(*model.tokenizer, token);
+  if (is_utf8(piece)) {
     return piece;
   }
   json bytes = json::array();
@@ -39,6 +36,7 @@ json tokenize(const App& app, const http::Request& request) {
   if (!content) {
     Body::refuse("content", "is missing; give the text");
   }
+  check_length(*content, TextUse::count, app.model);
   std::vector<int32_t> ids =
       parse_special ? app.model.tokenizer->encode(*content, add_special)
                     : app.model.tokenizer->encode_plain(*content, add_special);

@@ -60,7 +60,7 @@ void add_unbuilt_routes(http::Router& router) {
     route.path = unbuilt.path;
     route.style = unbuilt.style;
     std::string message = cat(
-        unbuilt.path, " is not built yet: this server has no ", unbuilt.lacks);
+        unbuilt.path, " is not built yet: this server lacks ", unbuilt.lacks);
     route.handler =
         http::immediate([message](const http::Request&, http::Response&) {
           throw http::Failure::not_supported(message);

@@ -193,4 +193,26 @@ std::string ChatTemplate::render(const Input& input) const {
   return text;
 }
 
+std::optional<std::string> reserved_variable(
+    const nlohmann::ordered_json& variables) {
+  for (const char* name :
+       {"messages",
+        "tools",
+        "add_generation_prompt",
+        "bos_token",
+        "eos_token",
+        "unk_token",
+        "sep_token",
+        "pad_token",
+        "cls_token",
+        "mask_token",
+        "raise_exception",
+        "strftime_now"}) {
+    if (variables.contains(name)) {
+      return name;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace mlxcel

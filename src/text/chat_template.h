@@ -44,4 +44,10 @@ class ChatTemplate {
   std::unique_ptr<State> state_;
 };
 
+// Of these variables, the first whose name every template gets from elsewhere:
+// the conversation, the tools, the tokenizer's named tokens, the template
+// functions. Nothing when all are free.
+std::optional<std::string> reserved_variable(
+    const nlohmann::ordered_json& variables);
+
 }  // namespace mlxcel

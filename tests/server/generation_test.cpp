@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 
 namespace mlxcel {
 namespace {
@@ -208,6 +209,22 @@ TEST_F(ChainServer, LogProbabilitiesAreTheModelsOwn) {
   EXPECT_EQ(content[0]["token"], "u");
   EXPECT_EQ(content[0]["bytes"], json({'u'}));
   EXPECT_NEAR(content[0]["logprob"], scale - total, 1e-4);
+
+  // Bytes of a character, token by token: behind '>' comes "Aé".
+  body["messages"][0]["content"] = ">";
+  body["max_tokens"] = 3;
+  answer = server->post("/v1/chat/completions", body).json();
+  content = answer["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 3u);
+  EXPECT_EQ(content[1]["bytes"], json::array({0xC3}));
+  EXPECT_EQ(content[1]["token"], "\uFFFD");
+  EXPECT_EQ(content[2]["bytes"], json::array({0xA9}));
+  EXPECT_EQ(content[2]["top_logprobs"][0]["bytes"], json::array({0xA9}));
+  body = {{"prompt", ">A"}, {"n_predict", 1}, {"n_probs", 1}};
+  answer = server->post("/completion", body).json();
+  EXPECT_EQ(
+      answer["completion_probabilities"][0]["top_logprobs"][0]["bytes"],
+      json::array({0xC3}));
 }
 
 TEST_F(ChainServer, SeveralPromptsAndAnswers) {
@@ -285,6 +302,8 @@ TEST_F(ChainServer, TextRoutes) {
   body = {{"content", "é"}, {"with_pieces", true}};
   json tokens = server->post("/tokenize", body).json()["tokens"];
   EXPECT_EQ(tokens[0]["id"], 0xC3);
+  EXPECT_EQ(tokens[0]["piece"], json::array({0xC3}));
+  EXPECT_EQ(tokens[1]["piece"], json::array({0xA9}));
   body = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
   EXPECT_EQ(
       server->post("/apply-template", body).json()["prompt"], "<|bos|>hi");
@@ -362,8 +381,21 @@ TEST_F(ChainServer, BadRequestsNameWhatIsWrong) {
       {"/tokenize", "{}", 400, "'content'"},
       {"/detokenize", R"({"tokens":[1.5]})", 400, "1.5"},
       {"/lora-adapters", R"({"id":0})", 400, "Request body must be an array"},
-      {"/v1/embeddings", R"({"input":"a"})", 501, "an embedding model"},
-      {"/rerank", "{}", 501, "a reranker"},
+      {"/v1/chat/completions",
+       R"({"messages":[{"role":"user","content":"a"}],)"
+       R"("chat_template_kwargs":{"messages":[]}})",
+       400,
+       "'chat_template_kwargs' sets 'messages'"},
+      {"/v1/chat/completions",
+       R"({"messages":[{"role":"user","content":"a"}],)"
+       R"("chat_template_kwargs":{"bos_token":"<s>"}})",
+       400,
+       "'bos_token'"},
+      {"/v1/embeddings",
+       R"({"input":"a"})",
+       501,
+       "this server lacks an embedding model"},
+      {"/rerank", "{}", 501, "this server lacks a reranker"},
       {"/infill", "{}", 501, "fill-in-the-middle"},
       {"/v1/load_lora_adapter", "{}", 501, "--lora-dir"},
       {"/tools", "{}", 403, "no tools"},
@@ -433,6 +465,51 @@ TEST_F(ChainServer, LongBodiesAreReadAside) {
       server->post("/v1/messages/count_tokens", chat).json()["input_tokens"],
       text.size() + 1);
   EXPECT_EQ(server->post("/v1/responses", {{"input", text}}).status, 400);
+}
+
+// Bytes of the server's memory that are in use, or were at most.
+int64_t memory_of(const RunningServer& server, const char* field) {
+  std::ifstream status("/proc/" + std::to_string(server.process()) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(field)) {
+      return std::stoll(line.substr(line.find(':') + 1)) << 10;
+    }
+  }
+  return 0;
+}
+
+TEST_F(ChainServer, AHugePromptIsRefusedByItsBeginning) {
+  std::string text;
+  while (text.size() < (8 << 20)) {
+    text += "a\u0300 ";
+  }
+  // The text, its copies in the body and in JSON; not 100 bytes for each byte.
+  int64_t allowed = memory_of(*server, "VmHWM") + 30 * int64_t(text.size());
+  for (const char* route : {"/completion", "/v1/completions"}) {
+    Answer answer = server->post(route, {{"prompt", text}});
+    EXPECT_EQ(answer.status, 400) << route;
+    json error = answer.json()["error"];
+    EXPECT_EQ(error["type"], "exceed_context_size_error") << error;
+    EXPECT_THAT(error["message"], ::testing::HasSubstr("at least"));
+    EXPECT_GT(error["n_prompt_tokens"], 2048);
+    EXPECT_EQ(error["n_ctx"], 2048);
+  }
+  json chat = {
+      {"messages", {{{"role", "user"}, {"content", text}}}}, {"max_tokens", 1}};
+  for (const char* route : {"/v1/chat/completions", "/v1/messages"}) {
+    Answer answer = server->post(route, chat);
+    EXPECT_EQ(answer.status, 400) << route;
+    EXPECT_THAT(answer.body, ::testing::HasSubstr("at least"));
+  }
+  EXPECT_EQ(server->post("/v1/responses", {{"input", text}}).status, 400);
+  // Where only the tokens are wanted, the limit is one of bytes.
+  Answer answer = server->post("/tokenize", {{"content", text}});
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_THAT(answer.body, ::testing::HasSubstr("at most 4194304"));
+  answer = server->post("/v1/messages/count_tokens", chat);
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_LT(memory_of(*server, "VmHWM"), allowed);
+  EXPECT_LT(memory_of(*server, "VmRSS"), allowed / 2);
 }
 
 TEST_F(ChainServer, APromptBeyondTheContextGivesBothNumbers) {

@@ -160,5 +160,82 @@ TEST_F(RoutesTest, FieldsWithoutAnEquivalentNeedTheirNeutralValue) {
   }
 }
 
+TEST_F(RoutesTest, OpenAiRoutesTakeWhatChangesNothing) {
+  struct Field {
+    const char* name;
+    json neutral, other;
+  };
+  const json order = {
+      "penalties", "dry", "top_k", "top_p", "min_p", "xtc", "temperature"};
+  const json upstream = {
+      "penalties",
+      "dry",
+      "top_n_sigma",
+      "top_k",
+      "typ_p",
+      "top_p",
+      "min_p",
+      "xtc",
+      "temperature"};
+  const Field fields[] = {
+      {"modalities", {"text"}, {"text", "audio"}},
+      {"verbosity", "medium", "high"},
+      {"typical_p", 1, 0.5},
+      {"n_keep", 0, 1},
+      {"mirostat", 0, 2},
+      {"dynatemp_range", 0.0, 0.5},
+      {"samplers", order, {"top_k"}},
+      {"samplers", upstream, {"temperature", "top_k"}},
+      {"samplers", "edskypmxt", "kt"}};
+  json chat = json::parse(kChat);
+  for (const Field& field : fields) {
+    json body = chat;
+    body[field.name] = field.neutral;
+    Answer answer = server->post("/v1/chat/completions", body);
+    EXPECT_EQ(answer.status, 200) << field.name << answer.body;
+    body[field.name] = field.other;
+    answer = server->post("/v1/chat/completions", body);
+    EXPECT_EQ(answer.status, 400) << field.name;
+    EXPECT_THAT(answer.body, ::testing::HasSubstr(field.name));
+  }
+  json text = {{"prompt", ">"}, {"max_tokens", 1}, {"samplers", upstream}};
+  EXPECT_EQ(server->post("/v1/completions", text).status, 200);
+  text["samplers"] = {"top_k"};
+  EXPECT_EQ(server->post("/v1/completions", text).status, 400);
+}
+
+TEST_F(RoutesTest, TopPOfZeroTakesTheBestToken) {
+  for (int seed = 0; seed < 8; ++seed) {
+    json body = {
+        {"prompt", "#"},
+        {"top_p", 0},
+        {"min_p", 0},
+        {"top_k", 0},
+        {"temperature", 1000},
+        {"seed", seed}};
+    json answer = server->post("/v1/completions", body).json();
+    EXPECT_EQ(answer["choices"][0]["text"], "uvw-klm") << answer;
+  }
+}
+
+TEST_F(RoutesTest, EveryNameOfTheLimitIsTaken) {
+  auto drawn = [&](const char* route, const char* field, int value) {
+    json body = {{"temperature", 0}, {field, value}};
+    if (std::string(route) == "/v1/completions") {
+      body["prompt"] = "#";
+    } else {
+      body["messages"] = {{{"role", "user"}, {"content", "#"}}};
+    }
+    Answer answer = server->post(route, body);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return answer.json()["usage"]["completion_tokens"].get<int>();
+  };
+  for (const char* route : {"/v1/chat/completions", "/v1/completions"}) {
+    EXPECT_EQ(drawn(route, "n_predict", 3), 3) << route;
+    EXPECT_EQ(drawn(route, "n_predict", 0), 1) << route;
+    EXPECT_EQ(drawn(route, "max_tokens", 0), 0) << route;
+  }
+}
+
 }  // namespace
 }  // namespace mlxcel

@@ -46,6 +46,9 @@ class RunningServer {
   // ended it.
   int end(int signal);
   std::string log() const;
+  int process() const {
+    return process_;
+  }
 
  private:
   int connect_to(int port) const;

@@ -153,6 +153,23 @@ TEST_F(SharingTest, EveryFlagOfAdaptersGivesLiveOnesInOrder) {
       alone({"--lora", b}));
 }
 
+TEST_F(SharingTest, OneAdapterMayStandInAStackTwice) {
+  RunningServer server(
+      model, {"--lora", a + "," + a + "," + a, "--alias", "m"});
+  json listed = server.get("/lora-adapters").json();
+  ASSERT_EQ(listed.size(), 3u);
+  EXPECT_EQ(listed[0]["task_name"], "a");
+  EXPECT_EQ(listed[1]["task_name"], "a-2");
+  EXPECT_EQ(listed[2]["task_name"], "a-3");
+  EXPECT_EQ(
+      server.post("/completion", greedy()).json()["content"],
+      alone({"--lora", a + "," + a + "," + a}));
+  json body = greedy();
+  body["model"] = "m:a-2";
+  EXPECT_EQ(
+      server.post("/completion", body).json()["content"], alone({"--lora", a}));
+}
+
 TEST_F(SharingTest, FusedScalesAreFixed) {
   RunningServer server(model, {"--lora-scaled", a + ":0.5", "--lora-fuse"});
   EXPECT_EQ(
@@ -165,6 +182,24 @@ TEST_F(SharingTest, FusedScalesAreFixed) {
   EXPECT_EQ(post(R"([{"id":0,"scale":1}])"), 400);
   EXPECT_EQ(post("[]"), 400);
   EXPECT_EQ(server.get("/lora-adapters").json()[0]["scale"], 0.5);
+  json named = greedy();
+  named["model"] = "a";
+  EXPECT_EQ(server.post("/completion", named).status, 200);
+}
+
+TEST_F(SharingTest, OneOfSeveralFusedAdaptersIsNoModel) {
+  RunningServer server(
+      model, {"--lora", a + "," + b, "--lora-fuse", "--alias", "m"});
+  json body = greedy();
+  body["model"] = "m:a";
+  Answer answer = server.post("/completion", body);
+  EXPECT_EQ(answer.status, 400) << answer.body;
+  EXPECT_THAT(
+      answer.json()["error"]["message"],
+      ::testing::HasSubstr("adapter 1 (b) is fused into the weights"));
+  // What is not served alone is not listed either.
+  EXPECT_EQ(server.get("/v1/models").json()["data"].size(), 1u);
+  EXPECT_EQ(server.get("/v1/models/m:a").status, 404);
 }
 
 TEST_F(SharingTest, AdaptersComeAndGoAtRunTime) {
@@ -306,12 +341,26 @@ TEST_F(SharingTest, AFullQueueAnswersAtOnce) {
   RunningServer server(model, {"--parallel", "1", "--max-queue-depth", "1"});
   json body = {{"prompt", "a"}, {"n_predict", 3}, {"n", 3}};
   json three = {{"prompt", {"a", "b", "c"}}, {"n_predict", 2}};
+  // What can never run is no matter of waiting.
   Answer answer = server.post("/completion", three);
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_THAT(
+      answer.json()["error"]["message"], ::testing::HasSubstr("at most 2"));
+  json two = three;
+  two["prompt"] = {"a", "b"};
+  EXPECT_EQ(server.post("/completion", two).status, 200);
+  std::thread other([&] {
+    json both = {{"prompt", {"a", "b"}}, {"n_predict", 1500}};
+    EXPECT_EQ(server.post("/completion", both).status, 200);
+  });
+  while (!server.get("/slots").json()[0]["is_processing"]) {
+    std::this_thread::yield();
+  }
+  answer = server.post("/completion", two);
   EXPECT_EQ(answer.status, 503);
   EXPECT_EQ(answer.headers["retry-after"], "1");
   EXPECT_EQ(answer.json()["error"]["type"], "unavailable_error");
-  three["prompt"] = {"a", "b"};
-  EXPECT_EQ(server.post("/completion", three).status, 200);
+  other.join();
 }
 
 TEST_F(SharingTest, AClientThatLeavesCostsNothingMore) {
@@ -388,7 +437,6 @@ TEST_F(SharingTest, WrongStartsEndBeforeThePortOpens) {
       {{"--parallel", "0"}, "wrong --parallel 0"},
       {{"--kv-cache-budget", "lots"}, "wrong --kv-cache-budget"},
       {{"--ssl-cert-file", "x.pem"}, "belong together"},
-      {{"--lora", a + "," + a}, "two adapters are named a"},
       {{"--n-gpu-layers", "33"}, "--n-gpu-layers is not built yet"}};
   for (const Case& c : cases) {
     std::vector<std::string> words = {"serve", "--model", model, "--port", "0"};
