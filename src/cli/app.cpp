@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -46,9 +47,40 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
+// "NAME=VALUE" of the environment when the fault is in it: of the option that
+// the message is about, unless the command line has that option.
+std::string faulty_variable(
+    const CLI::App& app,
+    const std::vector<std::string>& words,
+    const std::string& message) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string& name = option->get_envname();
+    const char* value = name.empty() ? nullptr : std::getenv(name.c_str());
+    std::string flag = option->get_name();
+    size_t place = message.find(flag);
+    if (value == nullptr || place == message.npos ||
+        message.find_first_of(
+            "-abcdefghijklmnopqrstuvwxyz", place + flag.size()) ==
+            place + flag.size()) {
+      continue;
+    }
+    bool given = std::any_of(words.begin(), words.end(), [&](const auto& word) {
+      return word.starts_with("-") &&
+             option->check_name(word.substr(0, word.find('=')));
+    });
+    if (!given) {
+      return cat(name, "=", value);
+    }
+  }
+  return {};
+}
+
 // CLI11's message as an error of ours, with the nearest option.
 UsageError usage_error(
-    const Command& command, const CLI::App& app, const CLI::ParseError& error) {
+    const Command& command,
+    const CLI::App& app,
+    const std::vector<std::string>& words,
+    const CLI::ParseError& error) {
   std::string help =
       cat("see mlxcel ", command.name, " --help for the options");
   if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
@@ -74,6 +106,11 @@ UsageError usage_error(
         cat("mlxcel ", command.name, " does not take it"),
         near.empty() ? help : near + " " + help);
   }
+  std::string variable = faulty_variable(app, words, error.what());
+  if (!variable.empty()) {
+    return UsageError(
+        cat("wrong ", variable, " in the environment"), error.what(), help);
+  }
   return UsageError(
       cat("wrong command line for mlxcel ", command.name), error.what(), help);
 }
@@ -85,18 +122,18 @@ int run_command(const Command& command, int argc, char** argv) {
   // The last of equal options wins, so that aliases can be overridden.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Action action = command.declare(app);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (command.spellings != nullptr) {
+    command.spellings(words);
+  }
   try {
-    std::vector<std::string> words(argv + 1, argv + argc);
-    if (command.spellings != nullptr) {
-      command.spellings(words);
-    }
-    std::reverse(words.begin(), words.end());  // as CLI11 wants them
-    app.parse(std::move(words));
+    // In the order that CLI11 wants.
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", app.help());
     return kOk;
   } catch (const CLI::ParseError& error) {
-    throw usage_error(command, app, error);
+    throw usage_error(command, app, words, error);
   }
   return action();
 }

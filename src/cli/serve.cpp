@@ -12,6 +12,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <csignal>
 #include <memory>
 
 namespace mlxcel::cli {
@@ -30,6 +31,7 @@ struct ServeOptions {
 int run_serve(const ServeOptions& given) {
   refuse_unbuilt(given.unbuilt);
   refuse_unbuilt_variables(Program::server);
+  refuse_unbuilt_serve_variables(given.unbuilt);
   check_sampling_options(given.sampling);
   server::ServerOptions options = given.server;
   finish_serve_options(given.flags, options);
@@ -38,6 +40,8 @@ int run_serve(const ServeOptions& given) {
         given.model, kPromptAllowance, given.sampling.max_tokens);
     return kOk;
   }
+  // A reader of the log that leaves must not end the server, nor its load.
+  std::signal(SIGPIPE, SIG_IGN);
   start_log(given.flags.log);
   // On servers --adapter and --lora are the same: live unless fused.
   ModelOptions model = given.model;
@@ -75,10 +79,12 @@ Action declare_serve(CLI::App& app) {
   p.min_p = 0.05f;
   p.dry_last_n = 64;
   declare_model_options(app, options->model);
+  app.get_option("--adapter")->description("The same as --lora");
   declare_serve_options(app, options->flags, options->server);
   declare_sampling_options(app, options->sampling);
   declare_grammar_options(app, options->grammar);
   declare_serve_environment(app);
+  describe_short_names(app);
   options->unbuilt = declare_unbuilt_options(app, serve_unbuilt_options());
   return [options] { return run_serve(*options); };
 }

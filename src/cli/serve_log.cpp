@@ -15,6 +15,7 @@
 #include <ctime>
 #include <memory>
 #include <system_error>
+#include <utility>
 
 namespace mlxcel::cli {
 
@@ -38,10 +39,15 @@ std::string utc_now() {
 class LogFile {
  public:
   explicit LogFile(const std::string& path)
-      : descriptor_(::open(
+      : path_(path),
+        descriptor_(::open(
             path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) {
-    // One that was there keeps its content, not its readers.
-    if (descriptor_ < 0 || ::fchmod(descriptor_, 0600) != 0) {
+    // One that was there keeps its content, not its readers; a device keeps
+    // both.
+    struct stat info{};
+    bool file = descriptor_ >= 0 && ::fstat(descriptor_, &info) == 0 &&
+                S_ISREG(info.st_mode);
+    if (descriptor_ < 0 || (file && ::fchmod(descriptor_, 0600) != 0)) {
       int error = errno;
       if (descriptor_ >= 0) {
         ::close(descriptor_);
@@ -58,22 +64,40 @@ class LogFile {
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
-  // A full disk must not end the server: what cannot be written is lost.
-  void write(std::string_view text) const {
+  // A full disk must not end the server: what cannot be written is lost. One
+  // call at a time.
+  void write(std::string_view text) {
     while (!text.empty()) {
       ssize_t count = ::write(descriptor_, text.data(), text.size());
       if (count < 0 && errno == EINTR) {
         continue;
       }
       if (count <= 0) {
+        tell_of_loss(count < 0 ? errno : ENOSPC);
         return;
       }
       text.remove_prefix(size_t(count));
     }
+    losing_ = false;
   }
 
  private:
+  // Once, until lines can be written again.
+  void tell_of_loss(int error) {
+    if (!std::exchange(losing_, true)) {
+      std::string line =
+          cat("mlxcel: warning: cannot write to the log file ",
+              path_,
+              ": ",
+              std::error_code(error, std::generic_category()).message(),
+              "; its lines are lost until that is mended\n");
+      std::fwrite(line.data(), 1, line.size(), stderr);
+    }
+  }
+
+  std::string path_;
   int descriptor_;
+  bool losing_ = false;
 };
 
 bool wants_colors(const std::string& colors) {
@@ -110,10 +134,13 @@ void declare_log_options(CLI::App& app, LogFlags& flags) {
                flags.file,
                "Write the log to this file too; only its owner may read it")
             ->type_name("FILE"));
-  group(app.add_option("--log-colors", flags.colors, "on, off or auto")
-            ->expected(0, 1)
-            ->default_str("on")
-            ->check(CLI::IsMember({"on", "off", "auto"})));
+  group(app.add_option(
+               "--log-colors",
+               flags.colors,
+               "Warnings in colour: on, which the bare option means, off or "
+               "auto")
+            ->check(CLI::IsMember({"on", "off", "auto"}))
+            ->capture_default_str());
   group(app.add_flag(
       "--log-prefix,!--no-log-prefix",
       flags.prefix,

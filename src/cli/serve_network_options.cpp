@@ -34,6 +34,7 @@ void declare_network_options(
          ->capture_default_str());
   in(kGroup,
      app.add_option("--port", net.port, "Port; 0 for one that is free")
+         ->check(CLI::Range(0, 65535))
          ->capture_default_str());
   in(kGroup,
      app.add_option(

@@ -88,7 +88,12 @@ constexpr std::pair<std::string_view, std::string_view> kShort[] = {
 }  // namespace
 
 void spell_out_serve_options(std::vector<std::string>& words) {
-  for (std::string& word : words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::string& word = words[i];
+    bool last = i + 1 == words.size() || words[i + 1].starts_with("-");
+    if (word == "--log-colors" && last) {
+      word += "=on";
+    }
     for (const auto& [name, option] : kShort) {
       if (word == name) {
         word = option;
@@ -138,6 +143,16 @@ CLI::Option* add_switch(
       ->default_str("true")
       ->check(CLI::IsMember({"true", "false", "on", "off", "1", "0"}))
       ->type_name("BOOL");
+}
+
+void describe_short_names(CLI::App& app) {
+  std::string text = "llama-server's short names:\n";
+  for (const auto& [name, option] : kShort) {
+    if (app.get_option_no_throw(std::string(option)) != nullptr) {
+      text += fmt::format("  {:<32}{}\n", name, option);
+    }
+  }
+  app.footer(text);
 }
 
 void declare_serve_environment(CLI::App& app) {

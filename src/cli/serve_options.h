@@ -68,6 +68,8 @@ struct ServeFlags {
 
 void declare_serve_options(
     CLI::App& app, ServeFlags& flags, server::ServerOptions& options);
+// Lists the short names of the options declared so far below the help.
+void describe_short_names(CLI::App& app);
 // Gives the server's options, those of sampling and of models included, the
 // names that they have in the environment.
 void declare_serve_environment(CLI::App& app);
@@ -75,6 +77,8 @@ void declare_serve_environment(CLI::App& app);
 void finish_serve_options(
     const ServeFlags& flags, server::ServerOptions& options);
 std::vector<UnbuiltOption> serve_unbuilt_options();
+// refuse_unbuilt of those options' variables in the environment.
+void refuse_unbuilt_serve_variables(const UnbuiltOptions& options);
 
 // The parts of the above.
 void declare_network_options(

@@ -1,6 +1,11 @@
 // Options of llama-server's and of the wider product that this server refuses,
 // unless they stand at the value that changes nothing.
+#include "cli/environment.h"
 #include "cli/serve_options.h"
+
+#include "core/error.h"
+
+#include <algorithm>
 
 namespace mlxcel::cli {
 
@@ -98,6 +103,90 @@ std::vector<UnbuiltOption> serve_unbuilt_options() {
       {"--ctx-checkpoints,--swa-checkpoints", memory, {}},
       {"--tools", tools, {}},
   };
+}
+
+namespace {
+
+// llama-server's variables of such options.
+struct Variable {
+  std::string_view name, flag;
+};
+constexpr Variable kVariables[] = {
+    {"LLAMA_ARG_HF_REPO", "--hf-repo"},
+    {"LLAMA_ARG_HF_FILE", "--hf-file"},
+    {"LLAMA_ARG_MODEL_URL", "--model-url"},
+    {"LLAMA_ARG_DOCKER_REPO", "--docker-repo"},
+    {"LLAMA_ARG_OFFLINE", "--offline"},
+    {"LLAMA_OFFLINE", "--offline"},
+    {"LLAMA_ARG_MMPROJ", "--mmproj"},
+    {"LLAMA_ARG_MMPROJ_URL", "--mmproj"},
+    {"LLAMA_ARG_MODEL_DRAFT", "--draft-model"},
+    {"LLAMA_ARG_DRAFT_MAX", "--draft-max"},
+    {"LLAMA_ARG_DRAFT_MIN", "--draft-min"},
+    {"LLAMA_ARG_DRAFT_P_MIN", "--draft-p-min"},
+    {"LLAMA_ARG_EMBEDDINGS", "--embeddings"},
+    {"LLAMA_ARG_RERANKING", "--reranking"},
+    {"LLAMA_ARG_POOLING", "--pooling"},
+    {"LLAMA_ARG_MODELS_DIR", "--models-dir"},
+    {"LLAMA_ARG_MODELS_MAX", "--models-max"},
+    {"LLAMA_ARG_MODELS_PRESET", "--models-preset"},
+    {"LLAMA_ARG_MODELS_AUTOLOAD", "--models-autoload"},
+    {"LLAMA_ARG_TAGS", "--tags"},
+    {"LLAMA_ARG_TOOLS", "--tools"},
+    {"LLAMA_ARG_MEDIA_PATH", "--media-path"},
+    {"LLAMA_ARG_IMAGE_MIN_TOKENS", "--image-min-tokens"},
+    {"LLAMA_ARG_IMAGE_MAX_TOKENS", "--image-max-tokens"},
+    {"LLAMA_ARG_CACHE_REUSE", "--cache-reuse"},
+    {"LLAMA_ARG_CACHE_TYPE_K", "--cache-type-k"},
+    {"LLAMA_ARG_CACHE_TYPE_V", "--cache-type-v"},
+    {"LLAMA_ARG_CTX_CHECKPOINTS", "--ctx-checkpoints"},
+    {"LLAMA_ARG_SWA_FULL", "--swa-full"},
+    {"LLAMA_ARG_N_GPU_LAYERS", "--n-gpu-layers"},
+    {"LLAMA_ARG_SPLIT_MODE", "--split-mode"},
+    {"LLAMA_ARG_TENSOR_SPLIT", "--tensor-split"},
+    {"LLAMA_ARG_MAIN_GPU", "--main-gpu"},
+    {"LLAMA_ARG_DEVICE", "--device"},
+    {"LLAMA_ARG_OVERRIDE_TENSOR", "--override-tensor"},
+    {"LLAMA_ARG_CPU_MOE", "--cpu-moe"},
+    {"LLAMA_ARG_N_CPU_MOE", "--n-cpu-moe"},
+    {"LLAMA_ARG_NO_KV_OFFLOAD", "--no-kv-offload"},
+    {"LLAMA_ARG_NO_REPACK", "--no-repack"},
+    {"LLAMA_ARG_NO_HOST", "--no-host"},
+    {"LLAMA_ARG_DIO", "--direct-io"},
+    {"LLAMA_ARG_FIT", "--fit"},
+    {"LLAMA_ARG_FLASH_ATTN", "--flash-attn"},
+    {"LLAMA_ARG_NUMA", "--numa"},
+};
+
+}  // namespace
+
+void refuse_unbuilt_serve_variables(const UnbuiltOptions& options) {
+  const std::vector<std::string> off = {"0", "false", "off"};
+  for (const Variable& variable : kVariables) {
+    std::string value = environment(std::string(variable.name).c_str());
+    auto option =
+        std::find_if(options->begin(), options->end(), [&](const auto& one) {
+          return one.flag.substr(0, one.flag.find(',')) == variable.flag;
+        });
+    // An option on the command line goes first.
+    if (value.empty() || option == options->end() || !option->given.empty()) {
+      continue;
+    }
+    const std::vector<std::string>& neutral =
+        option->flag_only ? off : option->neutral;
+    if (std::find(neutral.begin(), neutral.end(), value) == neutral.end()) {
+      throw UsageError(
+          cat(variable.name,
+              "=",
+              value,
+              " in the environment (",
+              variable.flag,
+              ") is not built yet"),
+          cat("this version has no ", option->subject),
+          neutral.empty() ? std::string("unset it")
+                          : cat("unset it, or set it to ", neutral.front()));
+    }
+  }
 }
 
 }  // namespace mlxcel::cli

@@ -266,6 +266,8 @@ TEST(Generate, UsageErrorsExitWithTwoAndNameTheFlag) {
       {{"--lora-scaled", "a:1,dir:inf"}, "'inf' is not a finite number"},
       {{"--adapter", "a,,b"}, "an entry without a folder"},
       {{"--chat-template-kwargs", "[1]"}, "no JSON object"},
+      {{"--chat-template-kwargs", "{\"messages\": []}"}, "'messages'"},
+      {{"--chat-template-kwargs", "{\"eos_token\": \"\"}"}, "'eos_token'"},
   };
   for (const Case& c : cases) {
     ProgramResult got = generate("#", c.flags);

@@ -5,7 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <string_view>
 
 namespace mlxcel {
 namespace {
@@ -80,7 +86,7 @@ TEST_F(OptionsTable, IdentityAndNetwork) {
        {{"--reuse-port"}},
        {{"--sse-ping-interval", "30"}},
        {{"--host", "localhost"}},
-       {{"--port", "70000"}, "--port"}});
+       {{"--port", "70000"}, "70000 not in range"}});
 }
 
 TEST_F(OptionsTable, ContextAndSlots) {
@@ -341,6 +347,59 @@ TEST_F(OptionsTable, OtherProgramsDeviceFlagsAtTheirNeutralValue) {
   result = start({"--alais", "x"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, ::testing::HasSubstr("did you mean --alias"));
+}
+
+// Words that begin with a dash, where one can begin.
+std::set<std::string> options_in(std::string_view text) {
+  std::set<std::string> out;
+  auto part = [](char c) { return std::isalnum(uint8_t(c)) || c == '-'; };
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i;
+    while (end < text.size() && (part(text[end]) || text[end] == '_')) {
+      ++end;
+    }
+    std::string_view word = text.substr(i, end - i);
+    size_t letter = word.find_first_not_of('-');
+    if (word.starts_with("-") && letter != word.npos &&
+        std::isalpha(uint8_t(word[letter]))) {
+      out.emplace(word);
+    }
+    i = end + 1;
+  }
+  return out;
+}
+
+TEST_F(OptionsTable, HelpAndDocumentationHaveTheSameNames) {
+  ProgramResult result = testing::run_program({"serve", "--help"});
+  ASSERT_EQ(result.exit_code, 0);
+  std::set<std::string> helped;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("  -")) {
+      // "  -n,--max-tokens INT ...", "  -np    --parallel"
+      helped.merge(options_in(line.substr(2, line.find(' ', 2) - 2)));
+    }
+  }
+  ASSERT_GT(helped.size(), 100u);
+  std::ifstream file(
+      std::filesystem::path(MLXCEL_TEST_FIXTURES) / "../../docs/cli.md");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  size_t begin = text.find("\n## serve\n");
+  size_t end = text.find("\n## ", begin + 1);
+  ASSERT_LT(begin, end);
+  std::set<std::string> documented = options_in(text);
+  for (const std::string& name : helped) {
+    EXPECT_TRUE(documented.contains(name)) << name << " is not documented";
+  }
+  for (const std::string& name :
+       options_in(std::string_view(text).substr(begin, end - begin))) {
+    EXPECT_TRUE(helped.contains(name)) << name << " is not in the help";
+  }
+  EXPECT_THAT(
+      result.out,
+      ::testing::Not(::testing::HasSubstr("LoRA adapters to fuse into")));
+  EXPECT_THAT(result.out, ::testing::HasSubstr("--log-colors TEXT:{"));
+  EXPECT_THAT(result.out, ::testing::HasSubstr("}=auto (Env:LLAMA_LOG_COLORS"));
 }
 
 }  // namespace

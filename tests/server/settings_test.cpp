@@ -6,6 +6,8 @@
 
 #include <sys/stat.h>
 
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -115,6 +117,16 @@ TEST_F(SettingsTest, AFullContextShiftsOrEnds) {
   EXPECT_EQ(answer["stop_type"], "limit");
   EXPECT_EQ(answer["truncated"], false);
   EXPECT_EQ(plain.post("/completion", other).status, 400);
+}
+
+TEST_F(SettingsTest, APromptOfOneStepTakesThatStepsTime) {
+  RunningServer server(model, {"--no-prompt-cache"});
+  json timings =
+      completion(server, greedy(std::string(400, 'a'), 1))["timings"];
+  EXPECT_EQ(timings["prompt_n"], 401);
+  // 400 tokens of two layers are 30 million products at least: no machine
+  // is done with them in 10 us.
+  EXPECT_GT(timings["prompt_ms"], 0.01) << timings;
 }
 
 TEST_F(SettingsTest, ALongAnswerEndsAtItsTime) {
@@ -400,6 +412,73 @@ TEST_F(SettingsTest, TheEnvironmentStandsForOptions) {
       testing::run_program({"serve", "--model", model});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, ::testing::HasSubstr("--parallel"));
+  EXPECT_THAT(result.err, ::testing::HasSubstr("LLAMA_ARG_N_PARALLEL=many"));
+  // Not the one to blame when the command line is wrong.
+  result = testing::run_program(
+      {"serve", "--model", model, "--parallel", "several"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(
+      result.err, ::testing::Not(::testing::HasSubstr("LLAMA_ARG_N_PARALLEL")));
+}
+
+TEST_F(SettingsTest, VariablesOfWhatIsNotBuiltAreRefused) {
+  struct Case {
+    const char* name;
+    const char* value;
+    const char* option;
+  };
+  for (const Case& c :
+       {Case{"LLAMA_ARG_HF_REPO", "a/b", "--hf-repo"},
+        Case{"LLAMA_ARG_N_GPU_LAYERS", "99", "--n-gpu-layers"},
+        Case{"LLAMA_ARG_EMBEDDINGS", "1", "--embeddings"},
+        Case{"LLAMA_ARG_CACHE_TYPE_K", "q8_0", "--cache-type-k"}}) {
+    Environment variable(c.name, c.value);
+    testing::ProgramResult result =
+        testing::run_program({"serve", "--model", model, "--estimate-memory"});
+    EXPECT_EQ(result.exit_code, 2) << c.name;
+    EXPECT_THAT(result.err, ::testing::HasSubstr(c.name));
+    EXPECT_THAT(result.err, ::testing::HasSubstr(c.option));
+  }
+  Environment none("LLAMA_ARG_N_GPU_LAYERS", "0"),
+      off("LLAMA_ARG_EMBEDDINGS", "0");
+  testing::ProgramResult result =
+      testing::run_program({"serve", "--model", model, "--estimate-memory"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST_F(SettingsTest, ALogThatCannotBeWrittenEndsNothing) {
+  {
+    RunningServer server(model, {"--log-file", "/dev/full"});
+    completion(server, greedy("a", 2));
+    EXPECT_THAT(
+        server.log(),
+        ::testing::HasSubstr(
+            "cannot write to the log file /dev/full: No space left on device"));
+    size_t first = server.log().find("/dev/full");
+    EXPECT_EQ(server.log().find("/dev/full", first + 1), std::string::npos);
+  }
+  struct stat info{};
+  ASSERT_EQ(::stat("/dev/full", &info), 0);
+  EXPECT_EQ(info.st_mode & 0666, 0666);  // a device's rights are not ours
+}
+
+TEST_F(SettingsTest, ALogWhoseReaderLeavesEndsNothing) {
+  std::string socket = folder.path("socket.sock");
+  std::string command = std::string(MLXCEL_TEST_PROGRAM) +
+                        " serve --log-disable --model " + model + " --host " +
+                        socket + " 2>&1 & echo $! >" + folder.path("pid") +
+                        "; wait $!; echo $? >" + folder.path("code");
+  // The reader ends before the first line is written.
+  FILE* reader = ::popen(("(" + command + ") | exec true").c_str(), "r");
+  ASSERT_NE(reader, nullptr);
+  while (!std::filesystem::exists(socket) &&
+         !std::filesystem::exists(folder.path("code"))) {
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path("code")));
+  ::kill(std::stoi(text_of(folder.path("pid"))), SIGTERM);
+  ::pclose(reader);
+  EXPECT_EQ(text_of(folder.path("code")), "0\n");
 }
 
 }  // namespace
