@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace mlxcel {
 namespace {
 
@@ -385,6 +387,22 @@ TEST(Family, ExpertsInsidePartsAreCounted) {
   EXPECT_THAT(
       refusal("minimax", minimax({{"num_local_experts", 40000}})),
       ::testing::HasSubstr("the number of experts in all layers is 80000"));
+}
+
+// mlx-lm's gpt_oss turns plainly under null; transformers' class stretches the
+// rotation where the key is missing: the scale of cosines, 0.1 ln 32 + 1,
+// tells.
+TEST(Family, GptOssStretchesItsRotationUnlessToldOtherwise) {
+  json config = with(
+      {{"num_local_experts", 4},
+       {"num_experts_per_tok", 2},
+       {"rope_theta", 150000.0}});
+  auto scale = [&] {
+    return spec_of("gpt_oss", config).blocks[0].attention.rope->scale;
+  };
+  EXPECT_NEAR(scale(), 0.1 * std::log(32.0) + 1, 1e-6);
+  config["rope_scaling"] = nullptr;
+  EXPECT_EQ(scale(), 1);
 }
 
 TEST(Family, RotationsInsidePartsAreSeen) {

@@ -19,7 +19,9 @@ Config gpt_oss_config(const Config& given) {
        {"rms_norm_eps", 1e-5},
        {"sliding_window", 128},
        {"attention_bias", true}});
-  if (config.has("rope_scaling") || config.has("rope_parameters")) {
+  // Null is the plain rotation, as MLX reads it.
+  if (given.json().contains("rope_scaling") ||
+      given.json().contains("rope_parameters")) {
     return config;
   }
   return with_values(
