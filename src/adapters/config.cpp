@@ -101,10 +101,11 @@ void check_type(const json& root, const std::string& file) {
 }
 
 void check_form(const json& root, const std::string& file) {
+  auto parameters = root.find("lora_parameters");
+  bool stated = parameters != root.end() && !parameters->is_null();
   // PEFT writes rank and alpha at the top level; read with our defaults they
   // would be ignored and scale 20 applied.
-  if (root.contains("peft_type") ||
-      (root.contains("r") && !root.contains("lora_parameters"))) {
+  if (root.contains("peft_type") || (root.contains("r") && !stated)) {
     throw AdapterError(
         cat("adapter config ", file, " is in PEFT's form"),
         "peft_type or r at the top level instead of lora_parameters",
@@ -112,7 +113,7 @@ void check_form(const json& root, const std::string& file) {
   }
   // The same holds for our own fields in the wrong place.
   for (const char* key : {"rank", "scale", "lora_alpha"}) {
-    if (root.contains(key) && !root.contains("lora_parameters")) {
+    if (root.contains(key) && !stated) {
       throw AdapterError(
           cat("adapter config ", file, " has a field in the wrong place"),
           cat(key, " is at the top level, where it would not be read"),

@@ -213,25 +213,30 @@ ResolvedAdapter resolve_adapter(
   out.digest = adapter.digest;
   out.task_name = adapter.task_name();
   out.factor = adapter.config.factor();
-  std::map<std::vector<std::tuple<std::string, int64_t, int64_t>>, std::string>
-      taken;
+  // A row of a tensor has one pair, by whichever of the tensor's names.
+  struct Taken {
+    int64_t first, end;
+    std::string pair;
+  };
+  std::map<std::string, std::vector<Taken>> taken;
   for (const AdapterPair& pair : adapter.pairs) {
     out.pairs.push_back(resolve_pair(pair, adapter, base));
-    // A tensor has one pair, by whichever of its names.
-    std::vector<std::tuple<std::string, int64_t, int64_t>> rows;
     for (const Target& target : out.pairs.back().targets) {
-      rows.emplace_back(target.rows.stem, target.rows.first, target.rows.count);
-    }
-    auto [first, fresh] = taken.emplace(rows, pair.stem);
-    if (!fresh) {
-      throw AdapterError(
-          cat("cannot apply adapter ", adapter.folder.string()),
-          cat("its pairs on ",
-              first->second,
-              " and ",
-              pair.stem,
-              " are two for one base weight"),
-          "leave one of them out of the adapter");
+      const int64_t first = target.rows.first, end = first + target.rows.count;
+      std::vector<Taken>& rows = taken[target.rows.stem];
+      for (const Taken& other : rows) {
+        if (other.pair != pair.stem && first < other.end && other.first < end) {
+          throw AdapterError(
+              cat("cannot apply adapter ", adapter.folder.string()),
+              cat("its pairs on ",
+                  other.pair,
+                  " and ",
+                  pair.stem,
+                  " are two for one base weight"),
+              "leave one of them out of the adapter");
+        }
+      }
+      rows.push_back({first, end, pair.stem});
     }
   }
   return out;

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -213,6 +214,9 @@ int main(int argc, char** argv) {
   } catch (const std::system_error& error) {
     // The formatting library's word for a failure of fmt::print.
     bool output = std::string_view(error.what()).starts_with("cannot write");
+    if (output && error.code() == std::errc::broken_pipe) {
+      end_by_broken_pipe();
+    }
     print_error(
         output ? cat("cannot write to standard output: ",
                      error.code().message(),
@@ -225,6 +229,9 @@ int main(int argc, char** argv) {
   }
   // A full disk or a closed pipe shows at the latest here.
   if (std::fflush(stdout) != 0 && code == kOk) {
+    if (errno == EPIPE) {
+      end_by_broken_pipe();
+    }
     print_error(
         "cannot write to standard output: the device is full or "
         "closed");

@@ -181,8 +181,9 @@ double cache_bytes(const CheckpointFacts& facts, double positions) {
     const KvLayerSpec kept = cache_of(block);
     bytes += double(kept.state) * sizeof(float);
     double seen = positions;
-    if (const int64_t window = block.attention.window.size; window > 0) {
-      seen = std::min(seen, double(window));
+    const AttentionSpec* attention = attention_of(block);
+    if (attention != nullptr && attention->window.size > 0) {
+      seen = std::min(seen, double(attention->window.size));
     }
     bytes += seen * kept.num_kv_heads * (kept.k_dim + kept.v_dim) *
              double(size_of(facts.activation_dtype));

@@ -1,6 +1,7 @@
 #include "cli/console.h"
 
 #include "core/error.h"
+#include "io/output_target.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -32,7 +33,15 @@ void write_message(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
+void end_by_broken_pipe() {
+  std::signal(SIGPIPE, SIG_DFL);
+  std::raise(SIGPIPE);
+}
+
 void keep_standard_files_open() {
+  // A reader of messages that is gone ends nothing; one of answers does, when
+  // they are written.
+  std::signal(SIGPIPE, SIG_IGN);
   // Else the next file that is opened, a checkpoint, would take the place.
   // Writing to what is opened for reading fails, as it should.
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
@@ -65,6 +74,8 @@ void write_out(std::string_view text) {
     ssize_t count = ::write(STDOUT_FILENO, text.data(), text.size());
     if (count >= 0) {
       text.remove_prefix(size_t(count));
+    } else if (errno == EPIPE) {
+      end_by_broken_pipe();
     } else if (errno != EINTR) {
       throw Error(
           "cannot write to standard output",
@@ -72,6 +83,22 @@ void write_out(std::string_view text) {
           "free space, or keep the reader of the pipe open");
     } else if (interrupt_flag) {
       return;  // a full pipe must not hold up Ctrl-C
+    }
+  }
+}
+
+void check_output(
+    const std::string& flag,
+    const std::filesystem::path& output,
+    const std::vector<std::filesystem::path>& inputs) {
+  std::filesystem::path target = output_target(output).path;
+  for (const std::filesystem::path& input : inputs) {
+    std::error_code error;
+    if (std::filesystem::equivalent(input, target, error)) {
+      throw UsageError(
+          cat(flag, " names ", input.string(), ", which is read"),
+          "the output would take its place",
+          "name another file");
     }
   }
 }

@@ -4,15 +4,20 @@
 
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace mlxcel::cli {
 
 // Opens what of standard input, output and error the process was started
-// without, so that no other file gets their number.
+// without, so that no other file gets their number, and outlives its readers.
 void keep_standard_files_open();
+
+// Ends the process as programs in pipes end whose reader is gone.
+void end_by_broken_pipe();
 
 // Text on standard error; never fails.
 void write_message(std::string_view text);
@@ -25,6 +30,13 @@ void print_note(std::string_view line);
 // Writes an answer's text at once. Throws Error when standard output is closed
 // or full.
 void write_out(std::string_view text);
+
+// Throws before the work what would be thrown after it: a file of this name
+// cannot be written, or is one of those that are read.
+void check_output(
+    const std::string& flag,
+    const std::filesystem::path& output,
+    const std::vector<std::filesystem::path>& inputs);
 
 // A callback for LoadOptions::progress: one line that rewrites itself, only
 // when standard error is a terminal and MLXCEL_NO_PROGRESS is not set; else

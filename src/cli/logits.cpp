@@ -162,14 +162,7 @@ void check_lengths(
 
 int run_logits(const LogitsOptions& options) {
   // Before the work, not after it.
-  std::filesystem::path output = output_target(options.output).path;
-  if (std::error_code error;
-      std::filesystem::equivalent(options.input, output, error)) {
-    throw UsageError(
-        "--output is the file of --input",
-        cat("the logits would take the place of ", options.input),
-        "name another file");
-  }
+  check_output("--output", options.output, {options.input});
   LoadOptions load = load_options(options.model);
   size_t num_live = adapter_scales(load).size();
   Input input = read_input(options.input, num_live);

@@ -95,6 +95,10 @@ int run_perplexity(const PerplexityOptions& options) {
         "a window of one token predicts nothing",
         "give at least 2, or 0 for the model's context");
   }
+  if (!options.save_logits.empty()) {
+    check_output(
+        "--save-logits", options.save_logits, {options.text, options.kl_base});
+  }
   std::string text = read_text(options.text);
   ChatOptions chat;
   chat.no_chat_template = true;

@@ -50,6 +50,12 @@ void add_matrix(
     int bits,
     Random& random) {
   const int64_t in = shape.back(), count = element_count(shape);
+  if (count == 0 || (bits != 16 && in % kGroupSize != 0)) {
+    throw UsageError(
+        cat("cannot make ", stem, ".weight of shape ", to_string(shape)),
+        cat("its rows must be whole groups of ", kGroupSize),
+        "take other sizes, or --bits 16");
+  }
   std::byte* data = nullptr;
   float spread = std::sqrt(3.f / float(in));  // uniform with variance 1 / in
   if (bits == 16) {
@@ -123,6 +129,13 @@ void add_vector(
   for (const Numbers& numbers : kNumbers) {
     if (numbers.role == last) {
       bool convolution = last == "conv";
+      if (convolution && taps <= 0) {
+        throw UsageError(
+            cat("cannot make ", stem, ".weight"),
+            "the config does not say how many taps the convolution has under "
+            "the names known here",
+            "take another family");
+      }
       add_numbers(
           map,
           convolution ? stem + ".weight" : stem,

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "io/json.h"
+#include "loading/config_file.h"
 
 #include <nlohmann/json.hpp>
 
@@ -92,7 +93,9 @@ std::string random_shape_names() {
 
 nlohmann::ordered_json random_shape_config(const std::string& name) {
   if (name.ends_with(".json")) {
-    nlohmann::ordered_json config = read_json_file(name);
+    nlohmann::ordered_json config = sanitize_config(read_text_file(name), name);
+    config.erase("text_config");  // its keys stand at the top now
+    config.erase("vision_config");
     config.erase("quantization");
     config.erase("quantization_config");
     return config;

@@ -12,7 +12,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <csignal>
 #include <memory>
 
 namespace mlxcel::cli {
@@ -40,8 +39,6 @@ int run_serve(const ServeOptions& given) {
         given.model, kPromptAllowance, given.sampling.max_tokens);
     return kOk;
   }
-  // A reader of the log that leaves must not end the server, nor its load.
-  std::signal(SIGPIPE, SIG_IGN);
   start_log(given.flags.log);
   // On servers --adapter and --lora are the same: live unless fused.
   ModelOptions model = given.model;

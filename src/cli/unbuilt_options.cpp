@@ -100,7 +100,7 @@ void refuse_unbuilt_command(std::string_view command) {
       {"download", "downloads from a hub"},
       {"list", "management of the local store"},
       {"rm", "management of the local store"},
-      {"tune", "tuning of kernels, which need none"},
+      {"tune", "tuning of kernels"},
   };
   for (const UnbuiltCommand& unbuilt : kCommands) {
     if (command == unbuilt.name) {

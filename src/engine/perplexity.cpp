@@ -139,8 +139,11 @@ LogitsWriter::LogitsWriter(
         std::strerror(errno),
         "name a file in a folder that exists and may be written");
   }
-  if (target.mode) {
-    ::fchmod(::fileno(s.file), *target.mode);
+  if (target.mode && ::fchmod(::fileno(s.file), *target.mode) != 0) {
+    throw Error(
+        cat("cannot set the permissions of ", s.temporary.string()),
+        std::strerror(errno),
+        "name another file");
   }
   // The rows come as they are computed, so the header is written by hand.
   uint64_t logit_bytes =

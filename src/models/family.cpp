@@ -101,6 +101,9 @@ void check_partial_rotation(
   }
   auto share = section.find(kPartial);
   auto type = section.find("rope_type");
+  if (type == section.end()) {
+    type = section.find("type");  // its older name
+  }
   bool reads = type != section.end() && *type == "proportional";
   if (share != section.end() && !share->is_null() && *share != 1 && !reads) {
     throw ConfigError(

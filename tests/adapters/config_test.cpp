@@ -83,6 +83,12 @@ INSTANTIATE_TEST_SUITE_P(
             "{\"fine_tune_type\": \"lora\", \"lora_parameters\": {\"rank\": "
             "8, \"scale\": 20.0}}"},
         Refusal{
+            R"({"rank": 4, "scale": 2.0, "lora_parameters": null})",
+            "adapter config f.json has a field in the wrong place: rank is at "
+            "the top level, where it would not be read\n  write it as "
+            "{\"fine_tune_type\": \"lora\", \"lora_parameters\": {\"rank\": "
+            "8, \"scale\": 20.0}}"},
+        Refusal{
             R"({"fine_tune_type": "full"})",
             "fine_tune_type \"full\" is not supported: f.json describes no "
             "low-rank adapter\n  a full fine-tune is a model of its own: save "

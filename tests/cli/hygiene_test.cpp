@@ -40,6 +40,22 @@ TEST(StandardFiles, MessagesMayHaveNoReader) {
   EXPECT_EQ(run_shell("$P arch > /dev/full 2>&-"), 1);
 }
 
+// Whoever reads the messages may leave; who reads the answer ends the program,
+// by SIGPIPE as in any pipe.
+TEST(StandardFiles, ReadersMayLeave) {
+  TemporaryFolder folder;
+  auto code_of = [&](const std::string& command) {
+    std::string file = folder.path("code");
+    run_shell(
+        "{ sleep 0.2; " + command + "; echo $? > " + file + "; } 3>&1 | true");
+    int code = -1;
+    std::ifstream(file) >> code;
+    return code;
+  };
+  EXPECT_EQ(code_of("$P inspect /nothing 2>&3"), 1);
+  EXPECT_EQ(code_of("$P arch"), 141);
+}
+
 TEST(StandardFiles, AFullOutputIsNamed) {
   TemporaryFolder folder;
   EXPECT_EQ(run_shell("$P arch > /dev/full 2> " + folder.path("messages")), 1);
@@ -60,7 +76,7 @@ TEST(Logits, OutputMayNotBeTheInput) {
        "--output",
        folder.path("in")});
   EXPECT_EQ(got.exit_code, 2);
-  EXPECT_THAT(got.err, HasSubstr("--output is the file of --input"));
+  EXPECT_THAT(got.err, HasSubstr("--output names"));
   std::string text;
   std::getline(std::ifstream(folder.path("in")), text);
   EXPECT_EQ(text, "kept");

@@ -216,6 +216,7 @@ TEST(HttpServer, ListensOnAUnixSocket) {
       second.bind();
       FAIL() << "took a socket that is in use";
     } catch (const Error& error) {
+      EXPECT_EQ(dynamic_cast<const UsageError*>(&error), nullptr);
       EXPECT_THAT(error.what(), HasSubstr("another program listens"));
     }
   }

@@ -225,7 +225,7 @@ class PackedFixture : public TextFixture {};
 
 TEST_P(PackedFixture, MatchesTheReference) {
   TextCase expected = testing::load_text_case("quant", name());
-  LoadedModel loaded = load(expected, target(), compared_dtype());
+  LoadedModel loaded = load(expected, target(), std::nullopt);
   SequenceRunner runner(*loaded.backend, *loaded.model);
   int sequence = runner.add();
   Logits logits = runner.prefill(sequence, expected.input_ids);

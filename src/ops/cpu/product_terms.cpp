@@ -245,14 +245,14 @@ void Product::decode_with_terms(
     sum_pieces(use, t);
   }
 
-  early = done;
+  const int64_t before = done;
   float scratch[kUpBlock];
   for (int64_t block = 0; block < outputs; block += kUpBlock) {
     int64_t end = std::min(block + kUpBlock, outputs);
     for_parts(ranges, block, end, [&](const DecodeRange& part) {
       fetch_up(part.begin, part.end, fetch);
     });
-    int64_t until = early + (outputs - early) * end / outputs;
+    int64_t until = before + (outputs - before) * end / outputs;
     multiply_until(std::max(until, end));
     for_parts(ranges, block, end, [&](const DecodeRange& part) {
       add_terms(

@@ -64,8 +64,8 @@ DeviceMatrix::DeviceMatrix(
   scales = in_compute(context, upload(&MatrixWeight::scales));
   if (quant.mode == QuantMode::affine) {
     biases = in_compute(context, upload(&MatrixWeight::biases));
-    // MLX's product for GPUs is wrong for groups of 128. The same numbers for
-    // two groups of 64 are the same weights.
+    // MLX 0.32's product for GPUs is wrong for groups of 128. The same numbers
+    // for two groups of 64 are the same weights.
     if (context.gpu && quant.group_size == 128) {
       for (SharedArray* factors : {&scales, &biases}) {
         mx::array twice = mx::repeat(**factors, 2, 1);
@@ -121,7 +121,7 @@ mx::array DeviceMatrix::multiply_blocks(
   auto blocks = [&](const mx::array& array) {
     return mx::reshape(array, {count, array.shape(0) / count, array.shape(1)});
   };
-  // Not expand_dims: MLX's products of sorted rows take the stride that it
+  // Not expand_dims: MLX 0.32's products of sorted rows take the stride that it
   // gives the axis of one for the distance between rows.
   mx::array rows = mx::reshape(x, {x.shape(0), 1, x.shape(1)});
   mx::array y =

@@ -66,8 +66,8 @@ mx::array periods(const std::vector<float>& inv_freq) {
 
 }  // namespace
 
-// MLX's kernel for GPUs asks for more threads along one axis than CUDA has when
-// fewer than 32 dimensions of many rows turn.
+// MLX 0.32's kernel for GPUs asks for more threads along one axis than CUDA has
+// when fewer than 32 dimensions of many rows turn.
 GraphRope::GraphRope(Context& context, const RopeTable& table)
     : Rope(table.dims),
       interleaved_(table.interleaved),
