@@ -46,14 +46,8 @@ DecoderSpec nemotron_h_decoder(const Config& given) {
        .taps = "conv_kernel",
        .convolution_bias = "use_conv_bias"},
       parts.norm.eps);
-  // As transformers reads its config. mlx-lm bounds the step by
-  // time_step_limit, which says the same where it bounds nothing.
-  if (mixer->limits.dt_max != std::numeric_limits<float>::infinity()) {
-    throw ConfigError(
-        cat(config.file(), ": \"time_step_limit\" bounds the steps"),
-        "for Nemotron H it is read in two ways, which differ here",
-        "leave it out, or give [0, Infinity]");
-  }
+  // As transformers reads its config, above which nothing bounds the step: mlx-lm
+  // takes time_step_limit instead, which published files leave open.
   mixer->limits = {
       config.get_or("mamba_dt_min", config.get_or("time_step_min", 1e-3f)),
       std::numeric_limits<float>::infinity()};
