@@ -97,8 +97,8 @@ class Sampler {
 int32_t argmax(std::span<const float> values);
 float max_value(std::span<const float> values);
 
-// The `k` greatest above -infinity, best first (fewer if there are not so many);
-// of equal ones those of lower ids.
+// The `k` greatest above -infinity, best first (fewer if there are not so
+// many); of equal ones those of lower ids.
 void take_best(
     std::span<const float> logits, size_t k, std::vector<Candidate>& out);
 

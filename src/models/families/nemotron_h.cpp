@@ -46,8 +46,8 @@ DecoderSpec nemotron_h_decoder(const Config& given) {
        .taps = "conv_kernel",
        .convolution_bias = "use_conv_bias"},
       parts.norm.eps);
-  // As transformers reads its config, above which nothing bounds the step: mlx-lm
-  // takes time_step_limit instead, which published files leave open.
+  // As transformers reads its config, above which nothing bounds the step:
+  // mlx-lm takes time_step_limit instead, which published files leave open.
   mixer->limits = {
       config.get_or("mamba_dt_min", config.get_or("time_step_min", 1e-3f)),
       std::numeric_limits<float>::infinity()};
