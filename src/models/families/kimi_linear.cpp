@@ -27,14 +27,13 @@ Config kimi_linear_config(const Config& given) {
 }
 
 std::shared_ptr<GatedDeltaSpec> kimi_linear_delta(const Config& config) {
-  Config linear = config.sub("linear_attn_config");
+  Config linear = with_defaults(
+      config.sub("linear_attn_config"), {{"short_conv_kernel_size", 4}});
   auto spec = std::make_shared<GatedDeltaSpec>();
   int heads = positive_size(linear, "num_heads"),
       dim = positive_size(linear, "head_dim");
   spec->heads = {heads, heads, dim, dim};
-  spec->taps = linear.has("short_conv_kernel_size")
-                   ? positive_size(linear, "short_conv_kernel_size")
-                   : 4;
+  spec->taps = positive_size(linear, "short_conv_kernel_size");
   spec->projections = DeltaProjections::channels;
   spec->split_convolution = true;
   spec->gate = GateForm::sigmoid_of_norm;
@@ -91,10 +90,9 @@ FamilyNames kimi_linear_names() {
       {block + ".b_proj", {"layers.{l}.delta.b"}},
       {block + ".o_norm", {"layers.{l}.delta.norm"}}};
   for (const char* part : {"q", "k", "v"}) {
-    std::string role = cat("layers.{l}.delta.conv_", part);
-    rules.push_back(
-        {cat(block, ".", part, "_proj"), {cat("layers.{l}.delta.", part)}});
-    rules.push_back({cat(block, ".", part, "_conv.conv"), {role}});
+    const std::string stem = cat(block, ".", part), role = "layers.{l}.delta.";
+    rules.push_back({stem + "_proj", {role + part}});
+    rules.push_back({stem + "_conv.conv", {role + "conv_" + part}});
   }
   return hf_decoder_names(join(
       {rules,

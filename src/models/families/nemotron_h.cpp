@@ -46,8 +46,7 @@ DecoderSpec nemotron_h_decoder(const Config& given) {
        .taps = "conv_kernel",
        .convolution_bias = "use_conv_bias"},
       parts.norm.eps);
-  // As transformers reads its config, above which nothing bounds the step:
-  // mlx-lm takes time_step_limit instead, which published files leave open.
+  // As transformers; mlx-lm takes time_step_limit, open in published files.
   mixer->limits = {
       config.get_or("mamba_dt_min", config.get_or("time_step_min", 1e-3f)),
       std::numeric_limits<float>::infinity()};
@@ -56,10 +55,9 @@ DecoderSpec nemotron_h_decoder(const Config& given) {
   parts.mixer = mixer;
   if (config.get_or("n_routed_experts", 0) > 0) {
     MoeSpec moe = deepseek3_moe(config);
-    moe.expert = parts.mlp;
+    moe.expert = moe.shared = parts.mlp;
     moe.expert.bias = MlpBias::none;
     moe.expert.intermediate_size = config.get<int>("moe_intermediate_size");
-    moe.shared = parts.mlp;
     moe.shared.intermediate_size =
         config.get<int>("moe_shared_expert_intermediate_size");
     parts.moe = moe;
