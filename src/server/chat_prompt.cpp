@@ -49,7 +49,7 @@ std::string joined_parts(
           cat("messages[", index, "] has a text part without a \"text\""),
           "messages");
     }
-    text += (text.empty() ? "" : "\n") + part["text"].get<std::string>();
+    text += cat(text.empty() ? "" : "\n", part["text"].get<std::string>());
   }
   return text;
 }

@@ -38,7 +38,7 @@ std::string plain_text(const ordered_json& value, const std::string& where) {
       throw Failure::bad_request(
           cat(where, " may hold blocks of type text only"), "messages");
     }
-    text += (text.empty() ? "" : "\n") + block["text"].get<std::string>();
+    text += cat(text.empty() ? "" : "\n", block["text"].get<std::string>());
   }
   return text;
 }
@@ -90,7 +90,7 @@ class Turn {
   void add(const ordered_json& block) {
     std::string type = block.is_object() ? member(block, "type") : "";
     if (type == "text") {
-      text_ += (text_.empty() ? "" : "\n") + member(block, "text");
+      text_ += cat(text_.empty() ? "" : "\n", member(block, "text"));
     } else if (type == "thinking") {
       thinking_ += member(block, "thinking");
     } else if (type == "tool_use") {
