@@ -14,9 +14,9 @@ class RgLru : public RecurrentMixer<RealGatedRecurrence> {
       : RecurrentMixer(layer) {
     std::string role = cat("layers.", layer, ".rg_lru.");
     int64_t block = spec.width / spec.blocks;
-    auto constants = [&](const char* kind, std::vector<Shape> shapes) {
+    auto constants = [&](const char* kind, const std::vector<Shape>& shapes) {
       return builder.backend().prepare_constants(
-          read_numbers(builder, role + kind, std::move(shapes)));
+          read_numbers(builder, role + kind, shapes));
     };
     Shape weight{spec.blocks, block, block};
     std::vector<Shape> bias{{spec.blocks, block}, {spec.width}};
