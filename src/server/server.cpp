@@ -44,12 +44,7 @@ nlohmann::ordered_json parse_kwargs(const std::string& text) {
         "write for example '{\"enable_thinking\": false}'");
   }
   auto kwargs = nlohmann::ordered_json::parse(text);
-  if (std::optional<std::string> name = reserved_variable(kwargs)) {
-    throw UsageError(
-        "wrong --chat-template-kwargs",
-        cat("it sets '", *name, "', which every template gets from elsewhere"),
-        "leave that name out");
-  }
+  check_template_kwargs(kwargs);
   return kwargs;
 }
 

@@ -215,4 +215,13 @@ std::optional<std::string> reserved_variable(
   return std::nullopt;
 }
 
+void check_template_kwargs(const nlohmann::ordered_json& kwargs) {
+  if (std::optional<std::string> name = reserved_variable(kwargs)) {
+    throw UsageError(
+        "wrong --chat-template-kwargs",
+        cat("it sets '", *name, "', which every template gets from elsewhere"),
+        "leave that name out");
+  }
+}
+
 }  // namespace mlxcel

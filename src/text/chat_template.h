@@ -50,4 +50,7 @@ class ChatTemplate {
 std::optional<std::string> reserved_variable(
     const nlohmann::ordered_json& variables);
 
+// For the variables of a command line: throws UsageError for such a name.
+void check_template_kwargs(const nlohmann::ordered_json& kwargs);
+
 }  // namespace mlxcel

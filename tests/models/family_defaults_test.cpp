@@ -4,8 +4,8 @@
 #include "core/error.h"
 #include "models/family.h"
 #include "models/gated_delta.h"
-#include "models/registry.h"
 #include "models/state_space.h"
+#include "support/models/config_specs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,9 @@ namespace mlxcel {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
+using testing::refusal;
+using testing::spec_of;
 
 json with(const json& extra) {
   json config = {
@@ -31,20 +33,6 @@ json with(const json& extra) {
       {"max_position_embeddings", 64}};
   config.update(extra);
   return config;
-}
-
-DecoderSpec spec_of(std::string_view model_type, const json& config) {
-  return decoder_spec(
-      *find_by_model_type(model_type), Config(config, "config.json"));
-}
-
-std::string refusal(std::string_view model_type, const json& config) {
-  try {
-    spec_of(model_type, config);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 // theta of an unscaled table: its second frequency is theta^(-2 / dims).

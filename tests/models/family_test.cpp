@@ -2,7 +2,7 @@
 #include "models/family.h"
 
 #include "core/error.h"
-#include "models/registry.h"
+#include "support/models/config_specs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +13,8 @@ namespace mlxcel {
 namespace {
 
 using nlohmann::json;
+using testing::refusal;
+using testing::spec_of;
 
 json base_config() {
   return {
@@ -31,20 +33,6 @@ json with(json extra) {
   json config = base_config();
   config.update(extra);
   return config;
-}
-
-DecoderSpec spec_of(std::string_view model_type, const json& config) {
-  return decoder_spec(
-      *find_by_model_type(model_type), Config(config, "config.json"));
-}
-
-std::string refusal(std::string_view model_type, const json& config) {
-  try {
-    spec_of(model_type, config);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 std::vector<int64_t> windows(const DecoderSpec& spec) {
