@@ -321,6 +321,12 @@ void Server::State::listen() {
     return;
   }
   bind();
+  // Before a client can see us: whoever finds the socket may also stop us.
+  if (shared->options.handle_signals) {
+    signals.add(SIGINT);
+    signals.add(SIGTERM);
+  }
+  std::signal(SIGPIPE, SIG_IGN);
   if (is_unix(shared->options.host)) {
     listen_unix();
   }
@@ -338,13 +344,8 @@ void Server::State::run() {
   listen();
   shared->options.limits.connections =
       allowed_connections(shared->options.limits.connections);
-  // The set is kept alive by an operation that waits; with the last connection
-  // of a drain it ends, and with it the threads.
-  if (shared->options.handle_signals) {
-    signals.add(SIGINT);
-    signals.add(SIGTERM);
-  }
-  std::signal(SIGPIPE, SIG_IGN);
+  // The threads are kept by an operation that waits for signals; it ends with
+  // the last connection of a drain.
   shared->when_empty = [this] {
     asio::post(control, [this] {
       finished = true;

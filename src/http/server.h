@@ -30,8 +30,8 @@ class Server {
   std::string url() const;
   uint16_t port() const;
 
-  // From here on clients can connect; they are answered once run() is called.
-  // Binds first if nobody has.
+  // From here on clients can connect, and signals count; both are answered once
+  // run() is called. Binds first if nobody has.
   void listen();
 
   // Accepts and serves until stopped; listens first if nobody has. The first

@@ -357,6 +357,17 @@ TEST(HttpServer, DrainsOnTheFirstSignal) {
   EXPECT_FALSE(server.running());
 }
 
+TEST(HttpServer, HeedsASignalThatComesBeforeItRuns) {
+  Options options;
+  options.port = 0;
+  Router router;
+  Server server(options, router);
+  server.listen();
+  ::kill(::getpid(), SIGTERM);
+  server.run();  // returns
+  EXPECT_FALSE(Client(server.port()).connected());
+}
+
 TEST(HttpServer, StopsAtOnceOnTheSecondSignal) {
   TestServer server;
   Client waiting(server.port());

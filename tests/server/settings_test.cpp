@@ -471,7 +471,8 @@ TEST_F(SettingsTest, ALogWhoseReaderLeavesEndsNothing) {
   // The reader ends before the first line is written.
   FILE* reader = ::popen(("(" + command + ") | exec true").c_str(), "r");
   ASSERT_NE(reader, nullptr);
-  while (!std::filesystem::exists(socket) &&
+  while ((!std::filesystem::exists(socket) ||
+          text_of(folder.path("pid")).empty()) &&
          !std::filesystem::exists(folder.path("code"))) {
     std::this_thread::yield();
   }
