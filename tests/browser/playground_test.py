@@ -234,6 +234,8 @@ def main():
     parser.add_argument("--surgery")
     parser.add_argument("--screenshots")
     args = parser.parse_args()
+    if args.screenshots:
+        Path(args.screenshots).mkdir(parents=True, exist_ok=True)
     for program in ("chromium", "chromedriver"):
         if not shutil.which(program):
             sys.exit(f"{program} is needed: apt-get install chromium chromium-driver")
