@@ -193,6 +193,12 @@ void declare_serve_options(
          options.routes.slots,
          "Whether to serve /slots"));
   in("Routes",
+     app.add_option(
+            "--slot-save-path",
+            options.slot_folder,
+            "Folder in which POST /slots/{id} saves what a slot computed")
+         ->type_name("DIR"));
+  in("Routes",
      app.add_flag(
          "--webui{true},--no-webui{false}",
          options.routes.playground,

@@ -18,7 +18,6 @@ std::vector<UnbuiltOption> serve_unbuilt_options() {
   auto distributed = "running over several machines";
   auto gguf = "GGUF files; mlxcel import-gguf turns them into folders";
   auto device = "layers on other devices";
-  auto slots = "saved slots";
   auto webui = "settings of a web page; the playground needs none";
   auto tools = "tools of its own";
   auto threads = "finer placement of threads; --threads sets their number";
@@ -65,7 +64,6 @@ std::vector<UnbuiltOption> serve_unbuilt_options() {
       {"--webui-mcp-proxy", webui, {}, {}, true},
       {"--agent", tools, {}, {}, true},
       {"--settings", "settings that change while it runs", {}, {}, true},
-      {"--slot-save-path", slots, {}},
       {"--cache-reuse", "reuse of shifted chunks", {"0"}},
       {"--enable-vlm-prefix-cache", media, {"false"}},
       {"--decode-storage-backend",

@@ -131,6 +131,11 @@ std::exception_ptr Engine::failure(int64_t id) const {
   return at(id).failure;
 }
 
+Engine::Computed Engine::computed(int64_t id) const {
+  const Sequence& s = at(id);
+  return {s.cache_key, std::span(s.tokens).first(size_t(s.computed))};
+}
+
 namespace {
 
 // Tokens that may not come next are as good as impossible.

@@ -6,6 +6,7 @@
 #include "engine/block_manager.h"
 #include "engine/prefix_cache.h"
 #include "engine/sampler.h"
+#include "engine/saved_prefix.h"
 #include "engine/state_slots.h"
 #include "models/model.h"
 #include "text/token_constraint.h"
@@ -13,6 +14,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -126,6 +128,13 @@ class Engine {
   int64_t num_cached(int64_t id) const;  // prompt tokens taken from the cache
   SequenceInfo info(int64_t id) const;
   std::exception_ptr failure(int64_t id) const;
+  // Of what the sequence leaves in the prefix cache: the key, and the tokens
+  // whose keys and values it has computed. Valid until the next call.
+  struct Computed {
+    std::string_view key;
+    std::span<const int32_t> tokens;
+  };
+  Computed computed(int64_t id) const;
   int num_running() const;
   int num_waiting() const;  // preempted ones too
   const BlockManager& blocks() const {
@@ -143,6 +152,14 @@ class Engine {
   int64_t vocab_size() const {
     return vocab_size_;
   }
+
+  // Between two steps: what the prefix cache holds of these tokens, and back
+  // into it. Only for models without recurrent state. Restoring returns how
+  // many positions can be used now; nothing when there is no room.
+  SavedPrefix save_prefix(
+      std::string_view key, std::span<const int32_t> tokens);
+  std::optional<int64_t> restore_prefix(const SavedPrefix& saved);
+
   // The forward passes to come use this model, which must differ in its live
   // adapters alone.
   void set_model(Model& model, Backend& backend) {
@@ -171,6 +188,7 @@ class Engine {
   Sequence* victim(const Sequence& sequence) const;
   void preempt(Sequence& sequence);
   void drop_blocks(Sequence& sequence);
+  void give_back(std::span<const int32_t> blocks);  // kNoBlock is allowed
   void drop_unseen_blocks(Sequence& sequence);
   // Hands what was computed to the prefix cache: whole blocks, or all.
   void remember(Sequence& sequence, bool all);

@@ -69,6 +69,23 @@ std::pair<PrefixCache::Node*, size_t> PrefixCache::nearest(
   return best;
 }
 
+std::pair<std::vector<PrefixCache::Node*>, int64_t> PrefixCache::follow(
+    Node& root, std::span<const int32_t> tokens) {
+  std::vector<Node*> path;
+  int64_t positions = 0;
+  for (Node* node = &root; node != nullptr;) {
+    std::span<const int32_t> rest = tokens.subspan(size_t(positions));
+    auto [child, common] =
+        nearest(*node, rest.first(std::min(rest.size(), size_t(kKvBlockSize))));
+    if (child != nullptr) {
+      path.push_back(child);
+      positions += int64_t(common);
+    }
+    node = common == size_t(kKvBlockSize) ? child : nullptr;
+  }
+  return {std::move(path), positions};
+}
+
 PrefixCache::Match PrefixCache::find(
     std::string_view key, std::span<const int32_t> tokens) {
   Match match;
@@ -80,18 +97,7 @@ PrefixCache::Match PrefixCache::find(
   if (found == roots_.end()) {
     return match;
   }
-  std::vector<Node*> path;
-  int64_t positions = 0;
-  for (Node* node = &found->second; node != nullptr;) {
-    std::span<const int32_t> rest = tokens.subspan(size_t(positions));
-    auto [child, common] =
-        nearest(*node, rest.first(std::min(rest.size(), size_t(kKvBlockSize))));
-    if (child != nullptr) {
-      path.push_back(child);
-      positions += int64_t(common);
-    }
-    node = common == size_t(kKvBlockSize) ? child : nullptr;
-  }
+  auto [path, positions] = follow(found->second, tokens);
   positions = usable(path, positions);
   if (positions < std::max<int64_t>(1, options_.min_positions)) {
     return match;
@@ -302,6 +308,25 @@ void PrefixCache::drop_expired() {
       break;
     }
     drop_states(**use);
+  }
+}
+
+void PrefixCache::forget(
+    std::string_view key, std::span<const int32_t> tokens) {
+  auto found = roots_.find(key);
+  if (found == roots_.end()) {
+    return;
+  }
+  auto [path, positions] = follow(found->second, tokens);
+  // The last node may hold tokens of others beyond these.
+  int64_t begin = int64_t(path.size()) * kKvBlockSize - kKvBlockSize;
+  if (!path.empty() &&
+      positions < begin + int64_t(path.back()->tokens().size())) {
+    path.pop_back();
+  }
+  while (!path.empty() && path.back()->children.empty()) {
+    remove_leaf(*path.back());
+    path.pop_back();
   }
 }
 

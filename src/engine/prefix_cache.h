@@ -86,6 +86,10 @@ class PrefixCache {
       std::span<const int32_t> blocks,
       int32_t state = -1);
 
+  // Drops these tokens' blocks from the last one on, up to one with which other
+  // tokens go on.
+  void forget(std::string_view key, std::span<const int32_t> tokens);
+
   // Gives up the least recently used block that only the cache holds; false
   // when there is none.
   bool reclaim();
@@ -135,6 +139,9 @@ class PrefixCache {
   // The child with the longest common beginning, and its length.
   static std::pair<Node*, size_t> nearest(
       Node& node, std::span<const int32_t> tokens);
+  // The path of nodes that begin like the tokens, and how far they agree.
+  static std::pair<std::vector<Node*>, int64_t> follow(
+      Node& root, std::span<const int32_t> tokens);
   Node* add_child(Node& parent, std::span<const int32_t> tokens, int32_t block);
   Node* extend(Node& node, std::span<const int32_t> tokens, int32_t block);
   // Marks a path as used, from its end to the root, so that a node never looks

@@ -4,6 +4,7 @@
 #include "io/checkpoint.h"
 #include "loading/compose.h"
 #include "loading/config_file.h"
+#include "loading/content_digest.h"
 #include "loading/detect.h"
 #include "loading/materialize.h"
 #include "loading/sanitize_weights.h"
@@ -167,6 +168,10 @@ LoadedModel load_model(const LoadOptions& options) {
   composition.apply_adapters(family, names, weights);
 
   out.adapters = composition.loaded();
+  if (options.digest) {
+    clock.begin("digest");
+    out.digest = content_digest(out.config, weights, options.threads);
+  }
 
   bool graph = wants_graph(options);
   auto read_in = [&] {

@@ -36,6 +36,7 @@ struct LoadOptions {
   bool mmap = true;
   bool mlock = false;
   bool prefill_int8 = false;
+  bool digest = false;  // compute LoadedModel::digest, which reads all weights
   std::optional<DType> dtype;  // activations; unset: the checkpoint's
   std::vector<AdapterRequest> adapters;
   std::optional<std::filesystem::path> surgery;  // unset: MLXCEL_SURGERY
@@ -63,6 +64,8 @@ struct LoadedModel {
   DType activation_dtype = DType::f32;
   size_t weight_bytes = 0;  // of the file's tensors
   double seconds = 0;
+  // Of the config and the weights as they are used, when asked for.
+  std::string digest;
   int64_t max_positions = 0;  // config's context length; 0: not stated
 };
 

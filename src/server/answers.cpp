@@ -63,6 +63,7 @@ http::Task<std::vector<GenerationPart>> collect(
     }
     GenerationPart& target = whole[part->index];
     target.index = part->index;
+    target.slot = part->slot;
     target.text += part->text;
     append(target.tokens, part->tokens);
     append(target.logprobs, part->logprobs);

@@ -161,7 +161,7 @@ json result_of(
       {"index", part.index},
       {"content", std::move(content)},
       {"tokens", tokens},
-      {"id_slot", part.index},
+      {"id_slot", part.slot},
       {"stop", true},
       {"model", app.model.alias},
       {"tokens_predicted", drawn},
@@ -205,7 +205,7 @@ http::Task<> stream_answer(
           {"tokens",
            request.return_tokens ? json(part->tokens) : json::array()},
           {"stop", false},
-          {"id_slot", part->index}};
+          {"id_slot", part->slot}};
       if (request.generations[part->index].logprobs >= 0) {
         piece["completion_probabilities"] =
             logprobs_json(app.model, part->logprobs);

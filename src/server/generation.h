@@ -70,6 +70,7 @@ struct GenerationEnd {
 // A part of the answer. The texts of all parts join to the whole.
 struct GenerationPart {
   size_t index = 0;  // of the request among those submitted together
+  int slot = -1;     // where it runs
   std::string text;
   std::vector<int32_t> tokens;  // since the last part
   std::vector<TokenLogprob> logprobs;

@@ -26,6 +26,11 @@ struct App {
   Service& service;
   http::Registry& metrics;
   RouteSwitches switches;
+  // Where slots are saved, "" where that is off; what tells their content from
+  // other models' (slot_file.h), and the bytes of a block of it.
+  std::filesystem::path slot_folder;
+  std::string slot_fingerprint;
+  size_t slot_block_bytes = 0;
   // Loads an adapter from a folder while the server runs, and forgets one.
   // Null where --lora-dir allows none. Called on a thread that may block.
   std::function<void(const std::string& name, const std::string& path)>

@@ -11,6 +11,7 @@
 #include "models/family.h"
 #include "server/adapter_loading.h"
 #include "server/openai.h"
+#include "server/slot_file.h"
 #include "text/special_ids.h"
 #include "text/tokenizer_config.h"
 
@@ -249,6 +250,53 @@ void warm_up(Engine& engine) {
   engine.release(id);
 }
 
+void check_slot_folder(const ServerOptions& options) {
+  if (options.slot_folder.empty()) {
+    return;
+  }
+  if (!fs::is_directory(options.slot_folder)) {
+    throw UsageError(
+        cat("--slot-save-path ", options.slot_folder.string(), " is no folder"),
+        "",
+        "give a folder that is there");
+  }
+  if (options.capacity.prefix_cache.bytes == 0) {
+    throw UsageError(
+        "--slot-save-path needs the prompt cache",
+        "what a slot computed is kept there, and it is off",
+        "leave out one of the options");
+  }
+}
+
+void allow_saving_slots(
+    App& app,
+    const ServerOptions& options,
+    const LoadedModel& loaded,
+    const Engine& engine) {
+  if (options.slot_folder.empty()) {
+    return;
+  }
+  const KvCacheSpec spec = loaded.model->kv_cache_spec();
+  if (spec.bytes_per_state() > 0) {
+    throw UsageError(
+        "--slot-save-path cannot be used with this model",
+        "beside keys and values it keeps a recurrent state, which is not saved",
+        "leave it out");
+  }
+  // The number of threads, which comes last, changes no bit.
+  std::string backend = loaded.backend->description();
+  backend.resize(std::min(backend.size(), backend.rfind(", ")));
+  app.slot_folder = options.slot_folder;
+  app.slot_fingerprint = slot_fingerprint(
+      loaded.digest,
+      cat(MLXCEL_VERSION,
+          ' ',
+          backend,
+          options.load.prefill_int8 ? " int8" : ""),
+      spec);
+  app.slot_block_bytes = size_t(engine.blocks().block_bytes());
+}
+
 }  // namespace
 
 void run_server(ServerOptions options) {
@@ -260,6 +308,8 @@ void run_server(ServerOptions options) {
         "",
         "give the folder that holds the adapters' folders");
   }
+  check_slot_folder(options);
+  options.load.digest = !options.slot_folder.empty();
   for (AdapterRequest& adapter : options.load.adapters) {
     adapter.read = std::make_shared<Adapter>(read_adapter(adapter.folder));
   }
@@ -325,6 +375,7 @@ void run_server(ServerOptions options) {
   http::add_process_metrics(metrics);
   std::optional<AdapterLoading> loading;
   App app{model, adapters, service, metrics, options.routes, {}, {}};
+  allow_saving_slots(app, options, *loaded, engine);
   if (!options.lora_dir.empty()) {
     loading.emplace(options.load, options.lora_dir, loaded, adapters, service);
     loaded.reset();  // the loading holds the one in use

@@ -49,8 +49,9 @@ struct ServerOptions {
   LoadOptions load;
   bool lora_init_without_apply = false;
   std::filesystem::path
-      lora_dir;       // from where adapters may be loaded; "": none
-  std::string alias;  // "": the folder's name
+      lora_dir;  // from where adapters may be loaded; "": none
+  std::filesystem::path slot_folder;  // where slots are saved; "": nowhere
+  std::string alias;                  // "": the folder's name
   bool deterministic = false;
   bool warmup = true;
   bool verbose = false;  // say at the start what was decided

@@ -53,6 +53,7 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 
 struct Service::Running {
   int64_t id = 0;
+  int slot = -1;
   size_t index = 0;
   GenerationRequest request;
   PartSink sink;
@@ -87,6 +88,7 @@ Service::Service(
       options_(options),
       vocab_size_(engine.vocab_size()),
       figures_(std::make_unique<Figures>(metrics)),
+      slots_(size_t(options.max_running)),
       thread_([this] { loop(); }) {}
 
 Service::~Service() {
@@ -229,13 +231,39 @@ void Service::inspect(std::function<void(std::vector<SlotInfo>)> use) {
     std::vector<SlotInfo> slots;
     for (const auto& running : running_) {
       slots.push_back(
-          {running->id,
+          {running->slot,
+           running->id,
            engine.info(running->id),
            running->request.max_tokens,
            double(running->request.sampling.temperature)});
     }
     use(std::move(slots));
   });
+}
+
+void Service::on_slot(
+    int slot, std::function<void(Engine&, SlotContent*)> work) {
+  on_engine([this, slot, work = std::move(work)](Engine& engine) {
+    bool busy = std::any_of(running_.begin(), running_.end(), [&](auto& r) {
+      return r->slot == slot;
+    });
+    work(engine, busy ? nullptr : &slots_.at(size_t(slot)));
+  });
+}
+
+// The lowest that is free: those that gave way to others keep theirs, so there
+// may be more than run.
+void Service::take_slot(Running& running) const {
+  auto taken = [this](int slot) {
+    return std::any_of(running_.begin(), running_.end(), [&](const auto& r) {
+      return r->slot == slot;
+    });
+  };
+  int slot = 0;
+  while (taken(slot)) {
+    ++slot;
+  }
+  running.slot = slot;
 }
 
 void Service::loop() {
@@ -438,6 +466,7 @@ void Service::step() {
           engine_.info(running->id).state != SequenceState::waiting) {
         running->has_started = true;
         running->started = begin;
+        take_slot(*running);
       }
     }
     // Both are in the order of the sequences' ids, or nearly so.
@@ -490,6 +519,7 @@ void Service::take(Running& r, const Event& event) {
     end(r, event.finish);
   } else if (r.request.stream && !r.part.text.empty()) {
     r.part.index = r.index;
+    r.part.slot = r.slot;
     r.sink(std::exchange(r.part, {}));
   }
 }
@@ -497,7 +527,14 @@ void Service::take(Running& r, const Event& event) {
 void Service::end(Running& r, FinishReason finish) {
   Clock::time_point now = Clock::now();
   r.ended = true;
+  if (size_t(r.slot) < slots_.size()) {
+    Engine::Computed computed = engine_.computed(r.id);
+    slots_[size_t(r.slot)] = {
+        std::string(computed.key),
+        {computed.tokens.begin(), computed.tokens.end()}};
+  }
   r.part.index = r.index;
+  r.part.slot = r.slot;
   r.part.text += r.text.finish();
   GenerationEnd end;
   if (finish == FinishReason::failed) {

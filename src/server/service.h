@@ -30,11 +30,19 @@ struct ServiceOptions {
   std::chrono::seconds sleep_after{-1};
 };
 
+// A slot is the place of one sequence among those that run together.
 struct SlotInfo {
+  int slot = -1;  // -1: it waits for one
   int64_t task = 0;
   SequenceInfo sequence;
   int64_t max_tokens = -1;
   double temperature = 0;
+};
+
+// What a slot computed last, as the prefix cache knows it.
+struct SlotContent {
+  std::string key;
+  std::vector<int32_t> tokens;
 };
 
 class Service {
@@ -60,6 +68,10 @@ class Service {
   void on_engine(std::function<void(Engine&)> work);
   // What runs and waits, for /slots; `use` is called on the engine's thread.
   void inspect(std::function<void(std::vector<SlotInfo>)> use);
+
+  // Runs between two steps with what a slot, of max_running, holds; null while
+  // the slot is answering.
+  void on_slot(int slot, std::function<void(Engine&, SlotContent*)> work);
 
   // Of these adapters' ids, those that nothing under way uses; requests that
   // name one of them later fail. Waits for the end of a step.
@@ -93,6 +105,7 @@ class Service {
   void check_size(const std::vector<GenerationRequest>& requests) const;
   void loop();
   void start(Submission submission);
+  void take_slot(Running& running) const;
   void check_adapters(const AdapterChoice& choice) const;
   void step();
   void take(Running& running, const Event& event);
@@ -121,6 +134,7 @@ class Service {
       std::chrono::steady_clock::now();
 
   std::vector<std::unique_ptr<Running>> running_;  // by sequence, ascending
+  std::vector<SlotContent> slots_;                 // of those that have ended
   std::set<int> retired_;  // ids of adapters that the model lacks now
   std::thread thread_;
 };

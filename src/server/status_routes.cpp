@@ -1,4 +1,4 @@
-// What the server says of itself: /health, /v1/models, /props, /slots, /metrics
+// What the server says of itself: /health, /v1/models, /props, /metrics
 // and /v1/cache.
 #include "core/error.h"
 #include "server/body.h"
@@ -37,48 +37,6 @@ json model_entry(const App& app, const std::string& name, bool base) {
     entry["parent"] = app.model.alias;
   }
   return entry;
-}
-
-json slot_of(const SlotInfo& slot, int64_t context) {
-  const SequenceInfo& s = slot.sequence;
-  constexpr const char* kStates[] = {
-      "waiting", "running", "preempted", "ended"};
-  return {
-      {"id_task", slot.task},
-      {"n_ctx", context},
-      {"is_processing", true},
-      {"state", kStates[size_t(s.state)]},
-      {"n_prompt_tokens", s.num_prompt},
-      {"n_prompt_tokens_processed", std::min(s.computed, s.num_prompt)},
-      {"n_prompt_tokens_cache", s.cached},
-      {"n_decoded", s.generated},
-      {"params",
-       {{"n_predict", slot.max_tokens}, {"temperature", slot.temperature}}}};
-}
-
-http::Task<> answer_slots(
-    const App& app, const http::Request& request, http::Response& response) {
-  auto box = response.mailbox<std::vector<SlotInfo>>();
-  app.service.inspect(
-      [box](std::vector<SlotInfo> slots) { box->push(std::move(slots)); });
-  std::optional<std::vector<SlotInfo>> busy = co_await box->next();
-  if (!busy) {
-    co_return;
-  }
-  size_t total = size_t(app.model.slots);
-  if (request.has_query("fail_on_no_slot") && busy->size() >= total) {
-    throw Failure(503, "unavailable_error", "no slot available");
-  }
-  json slots = json::array();
-  for (size_t i = 0; i < std::max(total, busy->size()); ++i) {
-    json slot =
-        i < busy->size()
-            ? slot_of((*busy)[i], app.model.context)
-            : json{{"n_ctx", app.model.context}, {"is_processing", false}};
-    slot["id"] = i;
-    slots.push_back(std::move(slot));
-  }
-  response.send_json(200, slots);
 }
 
 json cache_stats(Engine& engine) {
@@ -223,21 +181,6 @@ void add_props_routes(http::Router& router, const App& app) {
         body.finish();  // there is nothing to change yet
         response.send_json(200, {{"success", true}});
       });
-  router.add(route);
-}
-
-void add_slots_routes(http::Router& router, const App& app) {
-  http::Route route = get("/slots");
-  if (app.switches.slots) {
-    route.handler = [&app](const http::Request& request, http::Response& r) {
-      return answer_slots(app, request, r);
-    };
-  } else {
-    route.handler = http::immediate([](const http::Request&, http::Response&) {
-      throw Failure::not_supported(
-          "this route is off; start the server without --no-slots");
-    });
-  }
   router.add(route);
 }
 

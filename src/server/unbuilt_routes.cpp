@@ -37,7 +37,6 @@ constexpr Unbuilt kUnbuilt[] = {
     {"DELETE", "/responses/{id}", "stored responses", kOpenai},
     {"POST", "/responses/{id}/cancel", "stored responses", kOpenai},
     {"POST", "/infill", "fill-in-the-middle prompts", kNative},
-    {"POST", "/slots/{id}", "saved slots", kNative},
     {"POST", "/models", "router mode", kNative},
     {"DELETE", "/models", "router mode", kNative},
     {"POST", "/models/load", "router mode", kNative},

@@ -232,7 +232,7 @@ TEST_F(OptionsTable, RoutesLogAndStart) {
   check(
       {{{"--slots"}},
        {{"--no-slots"}},
-       {{"--slot-save-path", "x"}, kUnbuilt},
+       {{"--slot-save-path", folder->path("")}},
        {{"--props"}},
        {{"--metrics"}},
        {{"--metrics-port", "0"}},

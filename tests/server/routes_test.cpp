@@ -97,7 +97,7 @@ const Route kRoutes[] = {
     {"POST", "/props", "{}", 501, "--props"},
     {"GET", "/slots", "", 200, "is_processing"},
     {"GET", "/slots?fail_on_no_slot=1", "", 200, "is_processing"},
-    {"POST", "/slots/0?action=save", "{}", 501, "saved slots"},
+    {"POST", "/slots/0?action=save", "{}", 501, "--slot-save-path"},
     {"GET", "/metrics", "", 501, "--metrics"},
     {"GET", "/v1/cache/stats", "", 200, "hit_rate"},
     {"POST", "/v1/cache/reset", "", 200, "success"},
