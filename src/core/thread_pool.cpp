@@ -15,6 +15,7 @@
 #ifdef __linux__
 #include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #endif
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -35,8 +36,10 @@ constexpr int kLooksBetweenClockReads = 64;
 
 // The least time between two looks at how the threads get on.
 constexpr auto kAdaptInterval = std::chrono::milliseconds(10);
-// How long a thread that cost more than it gave is left out, at first and at
-// most.
+// How long a thread may cost more than it gives before it is left out: what
+// other programs do for a moment is over sooner.
+constexpr auto kPatience = std::chrono::milliseconds(50);
+// How long it is left out, at first and at most.
 constexpr auto kFirstRest = std::chrono::milliseconds(100);
 constexpr auto kLongestRest = std::chrono::seconds(2);
 
@@ -142,6 +145,65 @@ int64_t preemptions() {
 #endif
 }
 
+#ifdef __linux__
+// A set of CPUs of any machine; a fixed cpu_set_t ends at 1024.
+class CpuSet {
+ public:
+  // Those that a thread may use (0: the calling one); empty when unknown.
+  static CpuSet of(pid_t thread) {
+    for (int capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
+      CpuSet set(capacity);
+      if (sched_getaffinity(thread, set.bytes(), set.data()) == 0) {
+        return set;
+      }
+    }
+    return CpuSet(0);
+  }
+  explicit CpuSet(int capacity)
+      : capacity_(capacity),
+        words_(capacity > 0 ? CPU_ALLOC_SIZE(capacity) / sizeof(long) : 0) {}
+
+  int count() const {
+    return capacity_ > 0 ? CPU_COUNT_S(bytes(), data()) : 0;
+  }
+  int capacity() const {
+    return capacity_;
+  }
+  bool has(int cpu) const {
+    return cpu >= 0 && cpu < capacity_ && CPU_ISSET_S(cpu, bytes(), data());
+  }
+  void add(int cpu) {
+    CPU_SET_S(cpu, bytes(), data());
+  }
+  // The first CPU that `taken` has not, or -1.
+  int first_without(const CpuSet& taken) const {
+    for (int cpu = 0; cpu < capacity_; ++cpu) {
+      if (has(cpu) && !taken.has(cpu)) {
+        return cpu;
+      }
+    }
+    return -1;
+  }
+  bool apply(pid_t thread) const {
+    return sched_setaffinity(thread, bytes(), data()) == 0;
+  }
+
+ private:
+  size_t bytes() const {
+    return words_.size() * sizeof(long);
+  }
+  cpu_set_t* data() {
+    return reinterpret_cast<cpu_set_t*>(words_.data());
+  }
+  const cpu_set_t* data() const {
+    return reinterpret_cast<const cpu_set_t*>(words_.data());
+  }
+
+  int capacity_;
+  std::vector<long> words_;
+};
+#endif
+
 // Ends a job on the threads that wait at a barrier another one never reaches.
 struct BarrierBroken {};
 
@@ -222,18 +284,8 @@ double cgroup_cpu_quota(const std::filesystem::path& root) {
 int available_cpus() {
   int cpus = int(std::thread::hardware_concurrency());
 #ifdef __linux__
-  // A fixed cpu_set_t is too small on machines with more than 1024 CPUs.
-  for (int capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
-    cpu_set_t* set = CPU_ALLOC(capacity);
-    size_t bytes = CPU_ALLOC_SIZE(capacity);
-    bool known = set && sched_getaffinity(0, bytes, set) == 0;
-    if (known) {
-      cpus = CPU_COUNT_S(bytes, set);
-    }
-    CPU_FREE(set);
-    if (known) {
-      break;
-    }
+  if (int count = CpuSet::of(0).count(); count > 0) {
+    cpus = count;
   }
 #endif
   double quota = cgroup_cpu_quota("/");
@@ -263,10 +315,18 @@ struct ThreadPool::State {
   std::atomic<bool> failed{false};
   Waiter started, finished, passed, parked;
 
+  // Where each thread was when its last job began; its id, 0 until it runs.
+  struct alignas(64) Place {
+    std::atomic<int> cpu{-1};
+    std::atomic<int> id{0};
+  };
+  std::unique_ptr<Place[]> places;
+
   // What adapt() goes by.
   alignas(64) std::atomic<int64_t> waited{0};  // ns, all threads
   Clock::time_point window = Clock::now();
   int64_t window_preemptions = 0;
+  Clock::duration late = {};  // how long threads have waited too much
   Clock::duration rest = kFirstRest;
   Clock::time_point rest_ends{};
 
@@ -275,6 +335,9 @@ struct ThreadPool::State {
   }
 
   void run_job(int thread) {
+#ifdef __linux__
+    places[size_t(thread)].cpu.store(sched_getcpu(), std::memory_order_relaxed);
+#endif
     try {
       (*job)(thread);
     } catch (const BarrierBroken&) {
@@ -291,6 +354,9 @@ struct ThreadPool::State {
   }
 
   void work(int thread) {
+#ifdef __linux__
+    places[size_t(thread)].id.store(gettid(), std::memory_order_relaxed);
+#endif
     uint64_t seen = 0;
     for (;;) {
       started.wait(
@@ -327,6 +393,33 @@ struct ThreadPool::State {
     }
   }
 
+  // Moves threads that share a CPU to others. The system leaves them together
+  // for long when another program had the second CPU as one of them awoke.
+  // They may move again later. Returns whether there were any.
+  bool move_apart() {
+    bool moved = false;
+#ifdef __linux__
+    CpuSet allowed = CpuSet::of(0), taken(allowed.capacity());
+    for (int thread = 0; thread < threads; ++thread) {
+      int cpu = places[size_t(thread)].cpu.load(std::memory_order_relaxed);
+      int id = places[size_t(thread)].id.load(std::memory_order_relaxed);
+      if (thread > 0 && id != 0 && taken.has(cpu)) {
+        CpuSet own = CpuSet::of(id), only(own.capacity());
+        int other = own.first_without(taken);
+        if (other >= 0) {
+          only.add(other);
+          moved |= only.apply(id) && own.apply(id);
+          cpu = other;
+        }
+      }
+      if (cpu >= 0 && cpu < taken.capacity()) {
+        taken.add(cpu);
+      }
+    }
+#endif
+    return moved;
+  }
+
   void shut_down() {
     stop = true;
     threads = all;
@@ -340,6 +433,7 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   int cpus = available_cpus();
   state_->threads = state_->all = threads > 0 ? threads : cpus;
+  state_->places = std::make_unique<State::Place[]>(size_t(state_->all));
   state_->spin = state_->threads <= cpus;
   try {
     for (int thread = 1; thread < state_->all; ++thread) {
@@ -392,12 +486,19 @@ void ThreadPool::adapt() {
                 double(std::chrono::nanoseconds(now - state.window).count());
   int64_t count = preemptions();
   bool preempted = count > std::exchange(state.window_preemptions, count);
-  state.window = now;
+  Clock::duration time = now - std::exchange(state.window, now);
+  if (state.spin && lost > 0.1 && state.move_apart()) {
+    state.late = {};
+    return;
+  }
   // A thread that runs a share p of the time makes all n do n p of the work;
   // without it they do n - 1, which is more when the n - 1 others wait for
   // 1 - p > 1 / n of the time.
   int n = state.threads;
-  if (n > 1 && preempted && lost * n > 0.9 * (n - 1)) {
+  bool late = n > 1 && preempted && lost * n > 0.9 * (n - 1);
+  state.late = late ? state.late + time : Clock::duration{};
+  if (state.late > kPatience) {
+    state.late = {};
     --state.threads;
     state.rest_ends = now + state.rest;
     state.rest = std::min<Clock::duration>(2 * state.rest, kLongestRest);

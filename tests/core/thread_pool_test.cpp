@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -12,6 +13,10 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+
+#ifdef __linux__
+#include <sched.h>
+#endif
 
 namespace mlxcel {
 namespace {
@@ -90,6 +95,45 @@ TEST(ThreadPool, AdaptsBetweenJobs) {
     }
   }
 }
+
+#ifdef __linux__
+// adapt() moves threads apart that share a CPU; none stays bound to one.
+TEST(ThreadPool, AdaptLeavesThreadsTheirCpus) {
+  ThreadPool pool(available_cpus());
+  auto allowed = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof set, &set);
+    return set;
+  };
+  const cpu_set_t before = allowed();
+  std::atomic<int> changed{0};
+  for (int i = 0; i < 100; ++i) {
+    int cpu = sched_getcpu();
+    pool.run([&](int thread) {
+      if (thread > 0) {  // to where the caller is
+        cpu_set_t only;
+        CPU_ZERO(&only);
+        CPU_SET(cpu, &only);
+        sched_setaffinity(0, sizeof only, &only);
+        sched_setaffinity(0, sizeof before, &before);
+      }
+    });
+    auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(3);
+    pool.run([&](int) {
+      while (std::chrono::steady_clock::now() < end) {
+      }
+      pool.barrier();
+    });
+    pool.adapt();
+    pool.run([&](int) {
+      cpu_set_t now = allowed();
+      changed += CPU_EQUAL(&now, &before) ? 0 : 1;
+    });
+  }
+  EXPECT_EQ(changed, 0);
+}
+#endif
 
 TEST(ThreadPool, RethrowsAndStaysUsable) {
   ThreadPool pool(3);
