@@ -178,6 +178,7 @@ class Engine {
   bool resume(Sequence& sequence, bool alone);
   bool waits_for_leader(Sequence& sequence) const;
   bool has_room(int64_t blocks, bool alone);
+  int64_t new_blocks(const Sequence& sequence, int64_t rows) const;
 
   // Memory. Makes positions [computed, computed + rows) writable; false when
   // blocks ran out.

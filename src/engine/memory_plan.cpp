@@ -56,6 +56,15 @@ bool Engine::has_room(int64_t blocks, bool alone) {
   return true;
 }
 
+// Blocks that so many more positions take, a copy of a shared one too.
+int64_t Engine::new_blocks(const Sequence& sequence, int64_t rows) const {
+  size_t first = size_t(sequence.computed / kKvBlockSize);
+  bool copy = first < sequence.blocks.size() &&
+              blocks_.references(sequence.blocks[first]) > 1;
+  return blocks_for(sequence.computed + rows) -
+         int64_t(sequence.blocks.size()) + int64_t(copy);
+}
+
 bool Engine::start(Sequence& sequence, bool alone) {
   if (blocks_.max_blocks() > 0 && traits_.window == 0 &&
       blocks_for(sequence.num_prompt) > blocks_.max_blocks()) {
@@ -76,18 +85,23 @@ bool Engine::start(Sequence& sequence, bool alone) {
       sequence.blocks[size_t(sequence.dropped++)] = 0;  // no layer looks there
     }
   }
+  // Before the cache may give the state up.
+  sequence.state_slot =
+      state < 0 ? states_.allocate() : states_.allocate_copy(state);
   // The whole prompt gets its blocks now, or as much as is looked at.
   int64_t rows = sequence.num_prompt - sequence.computed;
   if (traits_.window > 0) {
     rows = std::min(rows, traits_.window + options_.prefill_chunk);
   }
-  int64_t needed = blocks_for(sequence.computed + rows) -
-                   int64_t(sequence.blocks.size()) +
-                   int64_t(sequence.computed % kKvBlockSize != 0);
-  if (!has_room(needed, alone) || !ensure_blocks(sequence, rows)) {
-    drop_blocks(sequence);
-    sequence.computed = 0;
-    return false;
+  while (!has_room(new_blocks(sequence, rows), alone) ||
+         !ensure_blocks(sequence, rows)) {
+    // Copies of what the cache shares with it must not end a sequence that
+    // has all of the memory.
+    if (!alone || !prefix_cache_.let_go_oldest()) {
+      drop_blocks(sequence);
+      sequence.computed = 0;
+      return false;
+    }
   }
   if (sequence.shifted == 0) {  // later on it finds what was its own
     sequence.cached = sequence.computed;
@@ -97,8 +111,6 @@ bool Engine::start(Sequence& sequence, bool alone) {
   }
   sequence.inserted =
       states_.needed() ? sequence.computed : whole_blocks(sequence.computed);
-  sequence.state_slot =
-      state < 0 ? states_.allocate() : states_.allocate_copy(state);
   sequence.state = SequenceState::running;
   return true;
 }
@@ -187,7 +199,7 @@ bool Engine::make_room(Sequence& sequence, int64_t rows) {
     } else if (num_running() > 1) {
       preempt(sequence);
       return false;
-    } else {
+    } else if (!prefix_cache_.let_go_oldest()) {
       finish(sequence, FinishReason::no_memory, -1);
       drop_blocks(sequence);
       return false;

@@ -311,6 +311,14 @@ void PrefixCache::drop_expired() {
   }
 }
 
+bool PrefixCache::let_go_oldest() {
+  if (uses_.empty()) {
+    return false;
+  }
+  remove_leaf(*uses_.back());
+  return true;
+}
+
 void PrefixCache::forget(
     std::string_view key, std::span<const int32_t> tokens) {
   auto found = roots_.find(key);

@@ -93,6 +93,9 @@ class PrefixCache {
   // Gives up the least recently used block that only the cache holds; false
   // when there is none.
   bool reclaim();
+  // Gives up the least recently used block, also one that a sequence uses,
+  // which may then belong to that alone; false when there is none.
+  bool let_go_oldest();
   void drop_expired();
   void clear();
 

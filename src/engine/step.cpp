@@ -207,7 +207,7 @@ void Engine::handle_logits() {
     remember(sequence, false);
     drop_unseen_blocks(sequence);
     if (options_.context_shift && options_.max_positions > 0 &&
-        sequence.running() &&
+        sequence.running() && !sequence.in_prompt() &&
         int64_t(sequence.tokens.size()) >= options_.max_positions) {
       shift(sequence);
     }

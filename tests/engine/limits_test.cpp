@@ -79,6 +79,73 @@ TEST_F(EngineLimits, AShiftedContextGoesOnAsItsRestDoes) {
   }
 }
 
+TEST_F(EngineLimits, APromptThatFillsTheContextIsReadWholeBeforeItShifts) {
+  std::vector<int32_t> prompt = some_tokens(128);
+  std::vector<int32_t> expected = shifted_answer(prompt, 20, 128, 0);
+  for (int chunk : {1, 50, 127, 512}) {
+    Engine engine(
+        model,
+        backend,
+        {.prefill_chunk = chunk, .max_positions = 128, .context_shift = true});
+    int64_t id = engine.add({.prompt = prompt, .max_tokens = 20});
+    std::vector<int32_t> drawn;
+    while (!engine.idle()) {
+      for (const Event& event : engine.step()) {
+        drawn.push_back(event.token);
+      }
+    }
+    EXPECT_EQ(drawn, expected) << chunk;
+    EXPECT_EQ(engine.info(id).num_prompt, 128);
+  }
+}
+
+// What the prompt cache shares with the only sequence that runs must not be in
+// its way: copies of shared blocks need room that is not there.
+TEST_F(EngineLimits, CachedBeginningsGiveWayToASequenceThatFillsTheMemory) {
+  for (bool recurrent : {false, true}) {
+    FakeModel fresh;
+    fresh.recurrent = recurrent;
+    Engine engine(
+        fresh,
+        backend,
+        {.prefill_chunk = 60,
+         .max_sequences = 3,
+         .max_blocks = 3,
+         .max_positions = 192,
+         .prefix_cache = {.bytes = 1 << 20, .min_positions = 1}});
+    std::map<int64_t, std::vector<int32_t>> expected, drawn;
+    auto add = [&](int length, int count) {
+      std::vector<int32_t> prompt = some_tokens(length);
+      int64_t id = engine.add({.prompt = prompt, .max_tokens = count});
+      expected[id] = expected_answer(prompt, count);
+    };
+    auto run = [&] {
+      while (!engine.idle()) {
+        for (const Event& event : std::vector<Event>(engine.step())) {
+          drawn[event.sequence].push_back(event.token);
+          if (event.finish != FinishReason::none) {
+            EXPECT_EQ(event.finish, FinishReason::length);
+            engine.release(event.sequence);
+          }
+        }
+      }
+    };
+    for (int length : {134, 182, 182, 190, 182, 150}) {
+      add(length, 192 - length);
+      run();
+    }
+    // Together: each waits until it is alone.
+    for (int i = 0; i < 3; ++i) {
+      add(182, 10);
+    }
+    run();
+    EXPECT_EQ(drawn, expected);
+    engine.prefix_cache().clear();
+    EXPECT_EQ(engine.blocks().used(), 0);
+    EXPECT_EQ(engine.states().used(), 0);
+  }
+}
+
 TEST_F(EngineLimits, BoundsOnPromptsOfAStepHold) {
   Engine engine(
       model,
