@@ -5,6 +5,7 @@
 #include "cli/tensor_places.h"
 #include "core/error.h"
 #include "io/checkpoint.h"
+#include "loading/check_model.h"
 #include "loading/config_file.h"
 #include "loading/detect.h"
 #include "models/registry.h"
@@ -102,6 +103,7 @@ int describe_folder(const ArchOptions& options) {
   Config config = read_config(folder);
   Detection detection = detect_model(folder, config);
   std::vector<TensorPlace> places = places_in(folder, detection, config);
+  std::string refusal = runs(detection) ? refusal_of(folder) : "not built yet";
   const Family* family = detection.family;
   std::string evidence = detection.evidence.empty() ? "nothing says otherwise"
                                                     : detection.evidence;
@@ -117,7 +119,8 @@ int describe_folder(const ArchOptions& options) {
     out["layout"] = layout;
     out["vision_tower"] = detection.vision_tower;
     out["vision_because"] = detection.vision_evidence;
-    out["runs"] = runs(detection);
+    out["runs"] = refusal.empty();
+    out["refusal"] = refusal;
     out["tensors"] = Json::array();
     for (const TensorPlace& place : places) {
       out["tensors"].push_back(
@@ -156,11 +159,10 @@ int describe_folder(const ArchOptions& options) {
             detection.vision_evidence,
             ")"));
   }
+  line("Runs", refusal.empty() ? "yes" : cat("no: ", refusal));
   if (!runs(detection)) {
-    line("Runs", "not yet");
     return kOk;
   }
-  line("Runs", "yes");
   print_places(places);
   return kOk;
 }

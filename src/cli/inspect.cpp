@@ -7,6 +7,7 @@
 #include "cli/model_options.h"
 #include "cli/model_store.h"
 #include "core/error.h"
+#include "loading/check_model.h"
 #include "models/names.h"
 #include "ops/matrix_source.h"
 
@@ -72,6 +73,7 @@ int run_inspect(const InspectOptions& options) {
   use.output_rows = options.batch;
   MemoryEstimate memory = estimate_memory(facts.spec, use);
   uint64_t budget = available_memory();
+  std::string refusal = refusal_of(facts.folder);
 
   std::map<std::string, Total> dtypes;
   for (const auto& [key, tensor] : facts.weights) {
@@ -92,6 +94,8 @@ int run_inspect(const InspectOptions& options) {
         {"type", facts.family->type},
         {"model_type", facts.detection.model_type},
         {"kind", name_of(facts.detection.kind)},
+        {"runs", refusal.empty()},
+        {"refusal", refusal},
         {"parameters", count_parameters(facts)},
         {"layers", spec.blocks.size()},
         {"hidden_size", spec.hidden_size},
@@ -125,6 +129,7 @@ int run_inspect(const InspectOptions& options) {
           " (model_type ",
           facts.detection.model_type,
           ")"));
+  line("Runs", refusal.empty() ? "yes" : cat("no: ", refusal));
   line(
       "Parameters",
       fmt::format("{:.1f} M", double(count_parameters(facts)) / 1e6));

@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "io/checkpoint.h"
+#include "loading/check_model.h"
 #include "loading/compose.h"
 #include "loading/config_file.h"
 #include "loading/content_digest.h"
@@ -139,12 +140,9 @@ std::vector<WeightTensor> used_tensors(
   return used;
 }
 
-}  // namespace
-
-LoadedModel load_model(const LoadOptions& options) {
-  PhaseClock clock(options);
+// `lazy`: weights are read at their first use.
+LoadedModel load(const LoadOptions& options, PhaseClock& clock, bool lazy) {
   check_dtype(options);
-  bool lazy = lazy_materialization();
   // A wrong recipe or adapter is reported whatever state the model is in.
   Composition composition(options);
 
@@ -203,8 +201,35 @@ LoadedModel load_model(const LoadOptions& options) {
     read_in();
   }
   out.seconds = clock.finish();
+  return out;
+}
+
+}  // namespace
+
+LoadedModel load_model(const LoadOptions& options) {
+  PhaseClock clock(options);
+  LoadedModel out = load(options, clock, lazy_materialization());
   log_info(fmt::format("Model loaded in {:.2f} s", out.seconds));
   return out;
+}
+
+std::string refusal_of(const fs::path& model) {
+  // Neither a recipe of the environment nor more than a thread counts here.
+  LoadOptions options;
+  options.model = model;
+  options.backend = BackendKind::cpu;
+  options.threads = 1;
+  options.surgery = "";
+  std::string refusal;
+  LogSink previous = set_log_sink([](LogLevel, std::string_view) {});
+  try {
+    PhaseClock clock(options);
+    load(options, clock, true);
+  } catch (const Error& error) {
+    refusal = error.summary() + (error.why().empty() ? "" : ": ") + error.why();
+  }
+  set_log_sink(std::move(previous));
+  return refusal;
 }
 
 }  // namespace mlxcel

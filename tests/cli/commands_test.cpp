@@ -211,7 +211,38 @@ TEST(Arch, SaysWhyAFolderDoesNotRun) {
   EXPECT_EQ(found.at("kind_because"), "model_type is bert");
   EXPECT_EQ(found.at("type"), "Bert");
   EXPECT_EQ(found.at("runs"), false);
-  EXPECT_THAT(run_program({"arch", folder.path()}).out, HasSubstr("not yet"));
+  EXPECT_THAT(
+      run_program({"arch", folder.path()}).out, HasSubstr("not built yet"));
+}
+
+// What loading would refuse shows without loading.
+TEST(Arch, ItAndInspectSayWhatLoadingWouldRefuse) {
+  TemporaryFolder folder;
+  std::filesystem::copy(
+      fixture_root() / "text/qwen2_tied/model", folder.path("model"));
+  std::string file = folder.path("model") + "/config.json";
+  nlohmann::json config;
+  std::ifstream(file) >> config;
+  auto runs = [&](const char* command) {
+    ProgramResult got = run_program({command, folder.path("model"), "--json"});
+    EXPECT_EQ(got.exit_code, 0) << got.err;
+    EXPECT_EQ(got.err, "");
+    return nlohmann::json::parse(got.out).at("runs").get<bool>();
+  };
+  EXPECT_TRUE(runs("arch"));
+  EXPECT_TRUE(runs("inspect"));
+  config["intermediate_size"] = config["intermediate_size"].get<int>() + 1;
+  std::ofstream(file) << config;
+  EXPECT_FALSE(runs("arch"));
+  EXPECT_FALSE(runs("inspect"));
+  std::string refusal =
+      run_program({"generate", "-m", folder.path("model"), "-p", "a"}).err;
+  std::string first =
+      refusal.substr(15, refusal.find('\n') - 15);  // "mlxcel: error: "
+  for (const char* command : {"arch", "inspect"}) {
+    EXPECT_THAT(
+        run_program({command, folder.path("model")}).out, HasSubstr(first));
+  }
 }
 
 TEST(Arch, PrintsTheTableOfTheDocs) {
