@@ -10,12 +10,12 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #ifdef __linux__
 #include <sched.h>
 #include <sys/resource.h>
-#include <unistd.h>
 #endif
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -33,6 +33,8 @@ constexpr auto kSpinTime = std::chrono::microseconds(60);
 // Past this a spinning thread offers its CPU to others at each look.
 constexpr auto kYieldAfter = std::chrono::microseconds(15);
 constexpr int kLooksBetweenClockReads = 64;
+// The least time between two moves of a thread to another CPU.
+constexpr auto kMoveInterval = std::chrono::milliseconds(1);
 
 // The least time between two looks at how the threads get on.
 constexpr auto kAdaptInterval = std::chrono::milliseconds(10);
@@ -55,11 +57,16 @@ inline void relax() {
 // Whoever makes the condition true calls wake() after its atomic write.
 class Waiter {
  public:
-  // Waits that last longer than kYieldAfter are added to `waited`.
-  template <typename Ready>
-  void wait(Ready ready, bool spin, std::atomic<int64_t>* waited = nullptr) {
+  // Waits that last longer than kYieldAfter are added to `waited`, and call
+  // `late`.
+  template <typename Ready, typename Late>
+  void wait(
+      Ready ready,
+      bool spin,
+      Late late,
+      std::atomic<int64_t>* waited = nullptr) {
     Clock::time_point start{};
-    if (!spin_until(ready, spin, &start)) {
+    if (!spin_until(ready, spin, late, &start)) {
       sleep_until(ready);
     }
     if (waited != nullptr && start != Clock::time_point{}) {
@@ -90,8 +97,9 @@ class Waiter {
   }
 
   // `start` receives when the wait began, where it outlasts the first looks.
-  template <typename Ready>
-  static bool spin_until(Ready& ready, bool spin, Clock::time_point* start) {
+  template <typename Ready, typename Late>
+  static bool spin_until(
+      Ready& ready, bool spin, Late& late, Clock::time_point* start) {
     if (!spin) {  // more threads than CPUs: spinning would keep others waiting
       for (int i = 0; i < 4; ++i) {
         if (ready()) {
@@ -117,6 +125,7 @@ class Waiter {
         if (ready()) {
           return true;
         }
+        late();
         std::this_thread::yield();
         continue;
       }
@@ -173,7 +182,9 @@ class CpuSet {
     return cpu >= 0 && cpu < capacity_ && CPU_ISSET_S(cpu, bytes(), data());
   }
   void add(int cpu) {
-    CPU_SET_S(cpu, bytes(), data());
+    if (cpu >= 0 && cpu < capacity_) {
+      CPU_SET_S(cpu, bytes(), data());
+    }
   }
   // The first CPU that `taken` has not, or -1.
   int first_without(const CpuSet& taken) const {
@@ -203,6 +214,9 @@ class CpuSet {
   std::vector<long> words_;
 };
 #endif
+
+// Which thread of its job's pool this one is; the caller's is the first.
+thread_local int own_index = 0;
 
 // Ends a job on the threads that wait at a barrier another one never reaches.
 struct BarrierBroken {};
@@ -315,10 +329,10 @@ struct ThreadPool::State {
   std::atomic<bool> failed{false};
   Waiter started, finished, passed, parked;
 
-  // Where each thread was when its last job began; its id, 0 until it runs.
+  // Where each thread was when its last job began.
   struct alignas(64) Place {
     std::atomic<int> cpu{-1};
-    std::atomic<int> id{0};
+    Clock::time_point moved{};  // the thread's own
   };
   std::unique_ptr<Place[]> places;
 
@@ -354,13 +368,13 @@ struct ThreadPool::State {
   }
 
   void work(int thread) {
-#ifdef __linux__
-    places[size_t(thread)].id.store(gettid(), std::memory_order_relaxed);
-#endif
+    own_index = thread;
     uint64_t seen = 0;
     for (;;) {
       started.wait(
-          [&] { return epoch.load(std::memory_order_seq_cst) != seen; }, spin);
+          [&] { return epoch.load(std::memory_order_seq_cst) != seen; },
+          spin,
+          [&] { leave_shared_cpu(thread); });
       // Jobs go on without threads that take no part, so that this may be a
       // later one; a job of this thread's waits for it.
       seen = epoch.load(std::memory_order_seq_cst);
@@ -369,7 +383,8 @@ struct ThreadPool::State {
             [&] {
               return members(epoch.load(std::memory_order_seq_cst)) > thread;
             },
-            false);
+            false,
+            [] {});
         continue;
       }
       if (stop) {
@@ -393,31 +408,45 @@ struct ThreadPool::State {
     }
   }
 
-  // Moves threads that share a CPU to others. The system leaves them together
-  // for long when another program had the second CPU as one of them awoke.
-  // They may move again later. Returns whether there were any.
-  bool move_apart() {
-    bool moved = false;
+  // A thread that waits on the CPU of another one moves to a free CPU. The
+  // system puts both on one when another program has the second CPU as one of
+  // them awakes, and leaves them there: they seldom rest long enough for it to
+  // move them. They stay free to move.
+  void leave_shared_cpu(int thread) {
 #ifdef __linux__
+    Place& place = places[size_t(thread)];
+    auto now = Clock::now();
+    if (now - place.moved < kMoveInterval) {
+      return;
+    }
+    const int cpu = sched_getcpu();
+    bool shared = false;
+    for (int other = 0; other < threads && !shared; ++other) {
+      shared = other != thread &&
+               places[size_t(other)].cpu.load(std::memory_order_relaxed) == cpu;
+    }
+    if (!shared) {
+      return;
+    }
+    place.moved = now;
     CpuSet allowed = CpuSet::of(0), taken(allowed.capacity());
-    for (int thread = 0; thread < threads; ++thread) {
-      int cpu = places[size_t(thread)].cpu.load(std::memory_order_relaxed);
-      int id = places[size_t(thread)].id.load(std::memory_order_relaxed);
-      if (thread > 0 && id != 0 && taken.has(cpu)) {
-        CpuSet own = CpuSet::of(id), only(own.capacity());
-        int other = own.first_without(taken);
-        if (other >= 0) {
-          only.add(other);
-          moved |= only.apply(id) && own.apply(id);
-          cpu = other;
-        }
-      }
-      if (cpu >= 0 && cpu < taken.capacity()) {
-        taken.add(cpu);
+    taken.add(cpu);
+    for (int other = 0; other < threads; ++other) {
+      if (other != thread) {
+        taken.add(places[size_t(other)].cpu.load(std::memory_order_relaxed));
       }
     }
+    int to = allowed.first_without(taken);
+    if (to < 0) {
+      return;
+    }
+    CpuSet only(allowed.capacity());
+    only.add(to);
+    if (only.apply(0)) {
+      allowed.apply(0);
+      place.cpu.store(to, std::memory_order_relaxed);
+    }
 #endif
-    return moved;
   }
 
   void shut_down() {
@@ -463,11 +492,14 @@ void ThreadPool::run(const std::function<void(int thread)>& job) {
     state.running.store(state.threads - 1, std::memory_order_relaxed);
     state.begin();
   }
+  const int outer = std::exchange(own_index, 0);
   state.run_job(0);
+  own_index = outer;
   if (state.threads > 1) {
     state.finished.wait(
         [&] { return state.running.load(std::memory_order_seq_cst) == 0; },
         state.spin,
+        [&] { state.leave_shared_cpu(0); },
         &state.waited);
   }
   if (state.error) {
@@ -487,10 +519,6 @@ void ThreadPool::adapt() {
   int64_t count = preemptions();
   bool preempted = count > std::exchange(state.window_preemptions, count);
   Clock::duration time = now - std::exchange(state.window, now);
-  if (state.spin && lost > 0.1 && state.move_apart()) {
-    state.late = {};
-    return;
-  }
   // A thread that runs a share p of the time makes all n do n p of the work;
   // without it they do n - 1, which is more when the n - 1 others wait for
   // 1 - p > 1 / n of the time.
@@ -530,6 +558,7 @@ void ThreadPool::barrier() {
   state.passed.wait(
       [&] { return open() || state.failed.load(std::memory_order_seq_cst); },
       state.spin,
+      [&] { state.leave_shared_cpu(own_index); },
       &state.waited);
   if (!open()) {
     throw BarrierBroken();

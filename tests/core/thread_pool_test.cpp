@@ -97,8 +97,8 @@ TEST(ThreadPool, AdaptsBetweenJobs) {
 }
 
 #ifdef __linux__
-// adapt() moves threads apart that share a CPU; none stays bound to one.
-TEST(ThreadPool, AdaptLeavesThreadsTheirCpus) {
+// Threads that share a CPU move apart; none stays bound to one.
+TEST(ThreadPool, LeavesThreadsTheirCpus) {
   ThreadPool pool(available_cpus());
   auto allowed = [] {
     cpu_set_t set;
