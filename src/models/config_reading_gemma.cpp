@@ -144,6 +144,38 @@ std::vector<NameRule> per_layer_names() {
   };
 }
 
+FamilyNames gemma4_names() {
+  std::vector<NameRule> rules = gemma_norm_names();
+  for (NameRule& rule : per_layer_names()) {
+    rules.push_back(std::move(rule));
+  }
+  const std::string layer = "layers.{l}.", moe = layer + "moe.";
+  const std::string expert = moe + "experts.{e}.";
+  const std::string experts = layer + "experts.";
+  const std::string part = experts + "switch_glu.";
+  rules.insert(
+      rules.end(),
+      {{layer + "layer_scalar", {layer + "scalar"}},
+       {layer + "post_feedforward_layernorm_1", {layer + "mlp.dense_norm"}},
+       {layer + "pre_feedforward_layernorm_2", {moe + "input_norm"}},
+       {layer + "post_feedforward_layernorm_2", {moe + "output_norm"}},
+       {layer + "router.proj", {moe + "router"}},
+       {layer + "router.scale", {moe + "router_norm"}},
+       {layer + "router.per_expert_scale", {moe + "share_scale"}},
+       stack_experts(part + "gate_proj", expert + "gate"),
+       stack_experts(part + "up_proj", expert + "up"),
+       stack_experts(part + "down_proj", expert + "down")});
+  FamilyNames names = hf_decoder_names(rules);
+  names.stacks = {
+      {.stem = experts + "gate_up_proj",
+       .parts = {part + "gate_proj", part + "up_proj"},
+       .input_first = false},
+      {.stem = experts + "down_proj",
+       .parts = {part + "down_proj"},
+       .input_first = false}};
+  return wrapped(std::move(names));
+}
+
 void gemma4_attention(const Config& config, DecoderSpec& decoder) {
   slide_layers(config, decoder, [](int layer) { return (layer + 1) % 6 != 0; });
   decoder.blocks.back().attention.window = {};
@@ -159,9 +191,20 @@ void gemma4_attention(const Config& config, DecoderSpec& decoder) {
 
 void gemma4_feed_forward(const Config& config, DecoderSpec& decoder) {
   bool wide = config.get_or("use_double_wide_mlp", false);
+  bool mixed = config.get_or("enable_moe_block", false);
   for (BlockSpec& each : decoder.blocks) {
+    if (mixed) {
+      each.moe = {
+          .experts = config.get<int>("num_experts"),
+          .experts_per_token = config.get<int>("top_k_experts"),
+          .expert =
+              {.intermediate_size = config.get<int>("moe_intermediate_size"),
+               .activation = each.mlp.activation},
+          .routing = {.shares = Shares::renormalized}};
+    }
     auto half = std::make_shared<Gemma4FeedForward>();
     half->mlp = each.mlp;
+    half->moe = each.moe;
     half->per_layer_size = decoder.extras.per_layer.size;
     if (wide && each.attention.extras.shared.kind != Sharing::none) {
       half->mlp.intermediate_size *= 2;

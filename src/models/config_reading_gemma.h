@@ -32,10 +32,14 @@ std::vector<NameRule> gemma_norm_names();
 // The names of Gemma's per-layer inputs.
 std::vector<NameRule> per_layer_names();
 
+// Gemma 4's names, the mixtures' too.
+FamilyNames gemma4_names();
+
 // Gemma 4's windows, heads, rotations and shared keys.
 void gemma4_attention(const Config& config, DecoderSpec& decoder);
 
-// Gemma 4's second halves; layers that share keys may have twice the width.
+// Gemma 4's second halves: layers that share keys may have twice the width, all
+// may have experts beside the MLP.
 void gemma4_feed_forward(const Config& config, DecoderSpec& decoder);
 
 // Gemma 3n's blocks in place of the decoder's own.

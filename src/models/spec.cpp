@@ -212,4 +212,10 @@ std::vector<RoleShape> mlp_roles(const MlpSpec& spec, int64_t hidden_size) {
   return out;
 }
 
+std::vector<RoleShape> moe_roles(const MoeSpec& spec, int64_t hidden_size) {
+  std::vector<RoleShape> out;
+  add_moe(spec, hidden_size, out);
+  return out;
+}
+
 }  // namespace mlxcel

@@ -226,6 +226,7 @@ bool has_rotation(const BlockSpec& block);
 std::vector<RoleShape> attention_roles(
     const AttentionSpec& spec, int64_t hidden_size);
 std::vector<RoleShape> mlp_roles(const MlpSpec& spec, int64_t hidden_size);
+std::vector<RoleShape> moe_roles(const MoeSpec& spec, int64_t hidden_size);
 KvLayerSpec attention_cache(const AttentionSpec& spec);
 
 enum class HeadKind : uint8_t { own, tied };  // tied: the embedding table

@@ -107,6 +107,11 @@ struct MoeWeights {
   // Added to the scores for the choice alone, one an output of the router;
   // empty: none.
   std::vector<float> selection_bias;
+  // The router's result where it does not read what the experts read; null:
+  // router(x).
+  const Tensor* logits = nullptr;
+  // On the shares, one an output of the router; empty: ones.
+  std::vector<float> share_scale;
   const Experts* up = nullptr;  // gated: parts [gate, up], output 2 * inner
   const Experts* down = nullptr;
   Activation activation = Activation::silu;

@@ -148,6 +148,14 @@ void check_routing(const MoeWeights& weights, int routes) {
         cat("bias [", weights.selection_bias.size(), "], router ", routes),
         kCheckConfig);
   }
+  if (!weights.share_scale.empty() &&
+      weights.share_scale.size() != size_t(routes)) {
+    mismatch(
+        op,
+        "the factors on the shares do not fit the router",
+        cat("factors [", weights.share_scale.size(), "], router ", routes),
+        kCheckConfig);
+  }
   const ExpertGroups& groups = weights.routing.groups;
   if (groups.count <= 0 || routes % groups.count != 0 || groups.kept <= 0 ||
       groups.kept > groups.count) {
@@ -181,8 +189,22 @@ Tensor moe(
   check_inner(op, *weights.up, *weights.down, weights.gated);
   int experts = weights.up->count();
   int routes = experts + weights.identity_experts;
-  if (weights.router->in() != x.cols() || weights.router->out() != routes ||
-      weights.down->count() != experts) {
+  if (weights.logits != nullptr) {
+    if (weights.logits->rows() != x.rows() ||
+        weights.logits->cols() != routes) {
+      mismatch(
+          op,
+          "the router's result does not fit the experts",
+          cat("result ",
+              shape_of(*weights.logits),
+              ", ",
+              routes,
+              " experts, input ",
+              shape_of(x)),
+          "check the number of experts in config.json");
+    }
+  } else if (
+      weights.router->in() != x.cols() || weights.router->out() != routes) {
     mismatch(
         op,
         "the router does not fit the experts",
@@ -191,7 +213,16 @@ Tensor moe(
             ", ",
             weights.router->in(),
             "], ",
-            experts,
+            routes,
+            " experts, input ",
+            shape_of(x)),
+        "check the number of experts in config.json");
+  }
+  if (weights.down->count() != experts) {
+    mismatch(
+        op,
+        "the experts' two matrices differ in number",
+        cat(experts,
             " experts up, ",
             weights.down->count(),
             " down and ",

@@ -20,6 +20,7 @@ struct Variant {
   std::string name;
   MoeWeights moe;
   bool expert_biases = false, router_bias = false, shared = false;
+  bool own_logits = false;
 };
 
 std::ostream& operator<<(std::ostream& out, const Variant& variant) {
@@ -61,6 +62,10 @@ std::vector<Variant> variants() {
   groups.moe.routing.groups = {
       .count = 3, .kept = 2, .score = GroupScore::best_two};
   groups.moe.gated = false;
+  Variant& own_logits = add("own_logits_and_scaled_shares");
+  own_logits.moe.routing.shares = Shares::renormalized;
+  own_logits.moe.share_scale = {0.5f, 2, 1, -1, 0.25f, 1.5f};
+  own_logits.own_logits = true;
   return out;
 }
 
@@ -138,6 +143,17 @@ std::vector<float> run(
         .clamp = weights.clamp};
   }
   Tensor input = tensor_of(backend, x, kHidden);
+  Values scores;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (i % kHidden < kExperts) {
+      scores.push_back(x[i]);
+    }
+  }
+  Tensor logits = tensor_of(backend, scores, kExperts);
+  if (variant.own_logits) {
+    weights.router = nullptr;
+    weights.logits = &logits;
+  }
   return read_back(
       backend, ops::moe(backend, step, input, weights, {.residual = &input}));
 }

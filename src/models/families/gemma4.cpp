@@ -1,6 +1,7 @@
 // Gemma 4's text model: Gemma 3 without offsets and scales, with norms on the
 // values, heads of another size and shared keys on the layers that see
-// everything, inputs of each layer's own, and last layers that share keys.
+// everything, inputs of each layer's own, last layers that share keys, and
+// experts beside the MLP.
 #include "core/error.h"
 #include "models/config_reading_gemma.h"
 #include "models/families/families.h"
@@ -57,15 +58,6 @@ DecoderSpec gemma4_decoder(const Config& given) {
   return decoder;
 }
 
-std::vector<NameRule> gemma4_names() {
-  std::vector<NameRule> rules = gemma_norm_names();
-  for (NameRule& rule : per_layer_names()) {
-    rules.push_back(std::move(rule));
-  }
-  rules.push_back({"layers.{l}.layer_scalar", {"layers.{l}.scalar"}});
-  return rules;
-}
-
 }  // namespace
 
 const Family gemma4 = {
@@ -75,13 +67,15 @@ const Family gemma4 = {
     .architectures = {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"},
     .vision_type = "Gemma4VLM",
     .decoder = gemma4_decoder,
-    .names = wrapped(hf_decoder_names(gemma4_names())),
+    .names = gemma4_names(),
     .features =
         {"attention_bias",
          "final_logit_softcapping",
          "sliding_window",
          "layer_types",
          "attention_k_eq_v",
+         "enable_moe_block",
+         "num_experts",
          "num_kv_shared_layers",
          "hidden_size_per_layer_input",
          "use_bidirectional_attention"},

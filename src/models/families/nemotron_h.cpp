@@ -4,6 +4,7 @@
 #include "models/config_reading_moe.h"
 #include "models/config_reading_recurrent.h"
 #include "models/families/families.h"
+#include "models/latent_moe.h"
 
 #include <limits>
 
@@ -17,8 +18,9 @@ BlockSpec nemotron_h_block(BlockSpec block, char letter) {
   }
   bool mixes = letter == 'M' || letter == '*';
   block.halves = mixes ? Halves::mixer_only : Halves::feed_forward_only;
-  if (letter == '-') {
+  if (letter != 'E') {
     block.moe.reset();
+    block.feed_forward = nullptr;
   }
   return block;
 }
@@ -61,6 +63,13 @@ DecoderSpec nemotron_h_decoder(const Config& given) {
     moe.shared.intermediate_size =
         config.get<int>("moe_shared_expert_intermediate_size");
     parts.moe = moe;
+    if (config.has("moe_latent_size")) {
+      auto latent = std::make_shared<LatentMoeSpec>();
+      latent->moe = moe;
+      latent->size = config.get<int>("moe_latent_size");
+      latent->bias = parts.mlp.bias;
+      parts.feed_forward = latent;
+    }
   }
   DecoderSpec decoder = uniform_decoder(config, parts, HeadKind::own);
   for (size_t layer = 0; layer < decoder.blocks.size(); ++layer) {
@@ -86,6 +95,8 @@ FamilyNames nemotron_h_names() {
         attention("o"),
         {block + ".up_proj", {"layers.{l}.mlp.up"}},
         {block + ".down_proj", {"layers.{l}.mlp.down"}},
+        {block + ".fc1_latent_proj", {"layers.{l}.moe.latent_in"}},
+        {block + ".fc2_latent_proj", {"layers.{l}.moe.latent_out"}},
         {"norm_f", {"final_norm"}},
         {"lm_head", {"head"}}},
        state_space_names(block),
@@ -113,6 +124,7 @@ const Family nemotron_h = {
          "mlp_bias",
          "use_bias",
          "n_routed_experts",
+         "moe_latent_size",
          "layer_types"},
     .dropped = {"mtp.*"},
 };

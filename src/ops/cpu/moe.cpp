@@ -233,8 +233,10 @@ Tensor moe(
     const MoeWeights& weights,
     const LinearOptions& options) {
   Tensor input = options.norm != nullptr ? norm(context, x, *options.norm) : x;
-  Routes routes =
-      route(linear(context, step, input, *weights.router, {}), weights);
+  Tensor logits = weights.logits
+                      ? *weights.logits
+                      : linear(context, step, input, *weights.router, {});
+  Routes routes = route(logits, weights);
   std::vector<int> places;
   std::vector<Group> groups =
       group_rows(routes, weights.up->count(), step.num_prompt_rows, places);

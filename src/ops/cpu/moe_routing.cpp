@@ -16,6 +16,7 @@ class Router {
   Router(const MoeWeights& weights, int count)
       : routing_(weights.routing),
         bias_(weights.selection_bias),
+        factors_(weights.share_scale),
         count_(size_t(count)),
         per_token_(size_t(weights.experts_per_token)),
         scores_(count_),
@@ -26,8 +27,18 @@ class Router {
   void choose(const float* logits, int* experts, float* shares) {
     if (routing_.scores == RouterScores::sparse_mixer) {
       mix_sparsely(logits, experts, shares);
-      return;
+    } else {
+      choose_by_score(logits, experts, shares);
     }
+    for (size_t i = 0; i < per_token_ && !factors_.empty(); ++i) {
+      shares[i] *= factors_[size_t(experts[i])];
+    }
+  }
+
+ private:
+  static constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+  void choose_by_score(const float* logits, int* experts, float* shares) {
     score(logits);
     for (size_t e = 0; e < count_; ++e) {
       float key = scores_[e] + (bias_.empty() ? 0 : bias_[e]);
@@ -52,9 +63,6 @@ class Router {
       shares[i] *= factor;
     }
   }
-
- private:
-  static constexpr float kNever = -std::numeric_limits<float>::infinity();
 
   void score(const float* logits) {
     if (routing_.scores == RouterScores::sigmoid) {
@@ -136,6 +144,7 @@ class Router {
 
   const Routing& routing_;
   const std::vector<float>& bias_;
+  const std::vector<float>& factors_;
   size_t count_, per_token_;
   std::vector<float> scores_, keys_;
   std::vector<int> order_;

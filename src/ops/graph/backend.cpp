@@ -160,8 +160,10 @@ class GraphBackend : public Backend {
       const LinearOptions& options) override {
     return guard("moe", "", [&] {
       mx::array input = apply_norm(options.norm, value(x));
-      mx::array y = mixture(
-          *context_, input, multiply(step, input, *weights.router), weights);
+      mx::array logits = weights.logits
+                             ? value(*weights.logits)
+                             : multiply(step, input, *weights.router);
+      mx::array y = mixture(*context_, input, logits, weights);
       if (weights.shared.up) {
         mx::array shared = dense_mlp(step, input, weights.shared);
         if (weights.shared_gate) {

@@ -90,6 +90,11 @@ Choice choose(const mx::array& raw, const MoeWeights& weights) {
   if (routing.scale != 1) {
     out.shares = mx::multiply(out.shares, mx::array(routing.scale));
   }
+  if (!weights.share_scale.empty()) {
+    mx::array factors(
+        weights.share_scale.data(), {int(weights.share_scale.size())});
+    out.shares = mx::multiply(out.shares, mx::take(factors, out.experts));
+  }
   return out;
 }
 

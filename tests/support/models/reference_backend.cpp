@@ -165,7 +165,9 @@ class ReferenceBackend : public Backend {
       const LinearOptions& options) override {
     Rows rows = rows_of(x);
     normalize(rows, options.norm);
-    Rows logits = multiply(step, rows, *weights.router);
+    Rows logits = weights.logits != nullptr
+                      ? rows_of(*weights.logits)
+                      : multiply(step, rows, *weights.router);
     Rows out;
     if (weights.shared.up != nullptr) {
       out = dense_mlp(step, rows, weights.shared);
@@ -398,7 +400,10 @@ class ReferenceBackend : public Backend {
   static void add_experts(
       const Row& x, const Row& logits, const MoeWeights& weights, Row& out) {
     bool on_input = weights.routing.target == RouterTarget::input;
-    for (const auto& [e, share] : choose(logits, weights)) {
+    for (const auto& [e, chosen] : choose(logits, weights)) {
+      const double share = weights.share_scale.empty()
+                               ? chosen
+                               : chosen * weights.share_scale[e];
       bool identity = e >= size_t(weights.up->count());
       Row result = x;
       if (!identity) {
