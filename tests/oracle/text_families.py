@@ -44,6 +44,10 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
+def gelu_tanh(x):
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
+
+
 def softmax(x):
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
@@ -71,6 +75,13 @@ def rope(x, theta, dims=None, scale=1.0):
         [a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle), rest], -1)
 
 
+def in_part(rotate, x, share, theta):
+    """A rotation of x's whole head, of which only the first `share` of the pairs turn."""
+    size = x.shape[-1]
+    turned, still = rotate(x, theta), np.arange(size) % (size // 2) >= int(share * size) // 2
+    return np.where(still, x, turned)
+
+
 def attend(q, k, v, scale, added=0.0):
     """Causal; `added` [heads, T, T] joins the scores. Head h reads key head h // group."""
     k, v = (np.repeat(t, len(q) // len(t), 0) for t in (k, v))
@@ -79,14 +90,14 @@ def attend(q, k, v, scale, added=0.0):
     return (softmax(scores) @ v).transpose(1, 0, 2).reshape(q.shape[1], -1)
 
 
-def gated(x, gate, up, down):
-    return (silu(x @ gate.T) * (x @ up.T)) @ down.T
+def gated(x, gate, up, down, act=silu):
+    return (act(x @ gate.T) * (x @ up.T)) @ down.T
 
 
-def mixture(x, chosen, shares, experts):
+def mixture(x, chosen, shares, experts, run=gated):
     """Row by row: the chosen experts' results times their shares."""
     return np.stack([
-        sum(s * gated(row, *experts[e]) for e, s in zip(ids, weights))
+        sum(s * run(row, *experts[e]) for e, s in zip(ids, weights))
         for row, ids, weights in zip(x, chosen, shares)])
 
 
@@ -315,6 +326,152 @@ def phi3small(w, config):
     return forward
 
 
+def gemma4(w, config):
+    """Gemma 4 with experts beside the MLP (Google DeepMind 2026), by the code that
+    transformers 5.24 has for it."""
+    eps, window, cap = config["rms_norm_eps"], config["sliding_window"], config["final_logit_softcapping"]
+    experts, size = config["num_experts"], config["moe_intermediate_size"]
+
+    def norm(x, weight=1.0):
+        return rms_norm(x, weight, eps)
+
+    def gelu_gated(x, *matrices):
+        return gated(x, *matrices, act=gelu_tanh)
+
+    table = w("model.embed_tokens.weight", VOCAB, HIDDEN)
+    layers = []
+    for l, kind in enumerate(config["layer_types"]):
+        p = f"model.layers.{l}."
+        whole = kind == "full_attention"
+        head = config["global_head_dim" if whole else "head_dim"]
+        kv = config["num_global_key_value_heads" if whole else "num_key_value_heads"]
+        a = p + "self_attn."
+        layer = {n: w(f"{p}{n}.weight", HIDDEN, around=1) for n in (
+            "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+            "post_feedforward_layernorm", "post_feedforward_layernorm_1",
+            "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2")}
+        layer |= {
+            "whole": whole, "kv": kv,
+            "q": w(a + "q_proj.weight", HEADS * head, HIDDEN),
+            "k": w(a + "k_proj.weight", kv * head, HIDDEN),
+            "o": w(a + "o_proj.weight", HIDDEN, HEADS * head),
+            "q_norm": w(a + "q_norm.weight", head, around=1),
+            "k_norm": w(a + "k_norm.weight", head, around=1),
+            "mlp": [w(p + "mlp.gate_proj.weight", INNER, HIDDEN),
+                    w(p + "mlp.up_proj.weight", INNER, HIDDEN),
+                    w(p + "mlp.down_proj.weight", HIDDEN, INNER)],
+            "router": w(p + "router.proj.weight", experts, HIDDEN),
+            "router_scale": w(p + "router.scale", HIDDEN, around=1),
+            "share_scale": w(p + "router.per_expert_scale", experts, around=1),
+            "scalar": w(p + "layer_scalar", 1, around=1)}
+        if not whole:  # the others take their keys for values
+            layer["v"] = w(a + "v_proj.weight", kv * head, HIDDEN)
+        both = w(p + "experts.gate_up_proj", experts, 2 * size, HIDDEN)
+        down = w(p + "experts.down_proj", experts, HIDDEN, size)
+        layer["experts"] = [(both[e, :size], both[e, size:], down[e]) for e in range(experts)]
+        layers.append(layer)
+    final = w("model.norm.weight", HIDDEN, around=1)
+
+    def rotate(x, layer):
+        if not layer["whole"]:
+            return rope(x, config["rope_parameters"]["sliding_attention"]["rope_theta"])
+        full = config["rope_parameters"]["full_attention"]
+        return in_part(rope, x, full["partial_rotary_factor"], full["rope_theta"])
+
+    def attention(x, layer):
+        q = norm(heads_of(x @ layer["q"].T, HEADS), layer["q_norm"])
+        raw = heads_of(x @ layer["k"].T, layer["kv"])
+        k = norm(raw, layer["k_norm"])
+        v = norm(raw if layer["whole"] else heads_of(x @ layer["v"].T, layer["kv"]))
+        row = np.arange(len(x))
+        outside = (row[:, None] - row >= window) & (not layer["whole"])
+        mixed = attend(rotate(q, layer), rotate(k, layer), v, 1.0, np.where(outside, -np.inf, 0.0))
+        return mixed @ layer["o"].T
+
+    def feed_forward(x, layer):
+        dense = gelu_gated(norm(x, layer["pre_feedforward_layernorm"]), *layer["mlp"])
+        scores = softmax(norm(x) * layer["router_scale"] * HIDDEN ** -0.5 @ layer["router"].T)
+        chosen = best(scores, config["top_k_experts"])
+        shares = np.take_along_axis(scores, chosen, -1)
+        shares = shares / shares.sum(-1, keepdims=True) * layer["share_scale"][chosen]
+        mixed = mixture(
+            norm(x, layer["pre_feedforward_layernorm_2"]), chosen, shares, layer["experts"], gelu_gated)
+        return (norm(dense, layer["post_feedforward_layernorm_1"])
+                + norm(mixed, layer["post_feedforward_layernorm_2"]))
+
+    def forward(ids):
+        x = table[ids] * np.sqrt(HIDDEN)
+        for layer in layers:
+            y = attention(norm(x, layer["input_layernorm"]), layer)
+            x = x + norm(y, layer["post_attention_layernorm"])
+            x = x + norm(feed_forward(x, layer), layer["post_feedforward_layernorm"])
+            x = x * layer["scalar"]
+        return cap * np.tanh(norm(x, final) @ table.T / cap)
+    return forward
+
+
+def nemotron3(w, config):
+    """Nemotron 3's experts of a smaller vector (NVIDIA 2025), by the code that
+    transformers 5.24 has for it; attention, mixtures and MLPs alone."""
+    eps, kv, head = config["layer_norm_epsilon"], config["num_key_value_heads"], config["head_dim"]
+    experts, size, small = (
+        config["n_routed_experts"], config["moe_intermediate_size"], config["moe_latent_size"])
+
+    def relu2(x):
+        return np.maximum(x, 0) ** 2
+
+    def linear(name, rows, cols):
+        return w(name + ".weight", rows, cols), w(name + ".bias", rows)
+
+    def apply(x, matrix):
+        return x @ matrix[0].T + matrix[1]
+
+    def plain(name, inner):
+        up, down = linear(name + "up_proj", inner, HIDDEN), linear(name + "down_proj", HIDDEN, inner)
+        return lambda x: apply(relu2(apply(x, up)), down)
+
+    def attention(p):
+        q, k, v = (w(f"{p}{n}_proj.weight", count * head, HIDDEN)
+                   for n, count in (("q", HEADS), ("k", kv), ("v", kv)))
+        o = w(p + "o_proj.weight", HIDDEN, HEADS * head)
+        return lambda x: attend(heads_of(x @ q.T, HEADS), heads_of(x @ k.T, kv),
+                                heads_of(x @ v.T, kv), head ** -0.5) @ o.T
+
+    def latent_experts(p):
+        router = w(p + "gate.weight", experts, HIDDEN)
+        bias = w(p + "gate.e_score_correction_bias", experts)
+        into, out = linear(p + "fc1_latent_proj", small, HIDDEN), linear(p + "fc2_latent_proj", HIDDEN, small)
+        parts = [(w(f"{p}experts.{e}.up_proj.weight", size, small),
+                  w(f"{p}experts.{e}.down_proj.weight", small, size)) for e in range(experts)]
+        shared = plain(p + "shared_experts.", config["moe_shared_expert_intermediate_size"])
+
+        def run(x):
+            scores = 1 / (1 + np.exp(-x @ router.T))
+            chosen = best(scores + bias, config["num_experts_per_tok"])
+            shares = np.take_along_axis(scores, chosen, -1)
+            shares = shares / shares.sum(-1, keepdims=True) * config["routed_scaling_factor"]
+            mixed = mixture(apply(x, into), chosen, shares, parts,
+                            lambda row, up, down: relu2(row @ up.T) @ down.T)
+            return apply(mixed, out) + shared(x)
+        return run
+
+    makers = {"*": attention, "E": latent_experts, "-": lambda p: plain(p, INNER)}
+    table = w("backbone.embeddings.weight", VOCAB, HIDDEN)
+    layers = []
+    for l, letter in enumerate(config["hybrid_override_pattern"]):
+        p = f"backbone.layers.{l}."
+        layers.append((w(p + "norm.weight", HIDDEN, around=1), makers[letter](p + "mixer.")))
+    final = w("backbone.norm_f.weight", HIDDEN, around=1)
+    head_matrix = w("lm_head.weight", VOCAB, HIDDEN)
+
+    def forward(ids):
+        x = table[ids]
+        for norm, run in layers:
+            x = x + run(rms_norm(x, norm, eps))
+        return rms_norm(x, final, eps) @ head_matrix.T
+    return forward
+
+
 BAICHUAN = {
     "model_type": "baichuan", "architectures": ["BaichuanForCausalLM"], "hidden_size": HIDDEN,
     "intermediate_size": INNER, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS,
@@ -361,6 +518,36 @@ CASES = {
          "blocksparse_block_size": 32, "blocksparse_num_local_blocks": 1,
          "blocksparse_vert_stride": 3, "dummy_token_indices": [7, 31],
          "tie_word_embeddings": True}, 140),
+    "gemma4_experts": (
+        gemma4,
+        {"model_type": "gemma4_text", "architectures": ["Gemma4ForCausalLM"],
+         "hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads": HEADS,
+         "num_key_value_heads": 2, "num_global_key_value_heads": 1, "head_dim": 6,
+         "global_head_dim": 16, "num_hidden_layers": 2, "vocab_size": VOCAB,
+         "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 0,
+         "num_kv_shared_layers": 0, "attention_k_eq_v": True, "use_double_wide_mlp": False,
+         "rms_norm_eps": 1e-3, "sliding_window": 7, "max_position_embeddings": 128,
+         "layer_types": ["sliding_attention", "full_attention"],
+         "rope_parameters": {
+             "sliding_attention": {"rope_type": "default", "rope_theta": 7000.0},
+             "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5,
+                                "rope_theta": 90000.0}},
+         "hidden_activation": "gelu_pytorch_tanh", "final_logit_softcapping": 9.0,
+         "enable_moe_block": True, "num_experts": 5, "top_k_experts": 2,
+         "moe_intermediate_size": 12, "tie_word_embeddings": True}, 24),
+    "nemotron3_latent": (
+        nemotron3,
+        {"model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"],
+         "hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads": HEADS,
+         "num_key_value_heads": 2, "head_dim": 6, "num_hidden_layers": 4, "vocab_size": VOCAB,
+         "hybrid_override_pattern": "*E-E", "layer_norm_epsilon": 1e-3, "mlp_hidden_act": "relu2",
+         "mlp_bias": True, "attention_bias": False, "use_bias": False, "mamba_num_heads": 4,
+         "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 8, "conv_kernel": 3,
+         "use_conv_bias": True, "max_position_embeddings": 128, "n_routed_experts": 6,
+         "n_shared_experts": 1, "num_experts_per_tok": 3, "n_group": 1, "topk_group": 1,
+         "norm_topk_prob": True, "routed_scaling_factor": 1.5, "moe_intermediate_size": 12,
+         "moe_shared_expert_intermediate_size": 16, "moe_latent_size": 10,
+         "tie_word_embeddings": False}, 24),
 }
 
 
