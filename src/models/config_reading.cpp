@@ -57,7 +57,6 @@ Config overridden(const Config& config, const KeyNames& names) {
 }
 
 int positive_size(const Config& config, std::string_view key) {
-  constexpr int kMaxSize = 1 << 26;
   int value = positive(config, key, config.get<int>(key));
   if (value > kMaxSize) {
     throw ConfigError(
@@ -369,6 +368,17 @@ void slide_upper_layers(const Config& given, DecoderSpec& decoder) {
 float number_or_off(
     const Config& config, std::string_view key, float fallback) {
   return config.json().contains(key) ? config.get_or(key, 0.f) : fallback;
+}
+
+float soft_cap(const Config& config, std::string_view key, float fallback) {
+  float cap = number_or_off(config, key, fallback);
+  if (config.has(key) && !(cap > 0)) {
+    throw ConfigError(
+        cat(config.file(), ": ", key, " is ", cap),
+        "scores are divided by it, so that it has to be above 0",
+        "write null for none, or take config.json from the publisher");
+  }
+  return cap;
 }
 
 }  // namespace mlxcel

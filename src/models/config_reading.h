@@ -22,8 +22,12 @@ Config renamed(const Config& config, const KeyNames& names);
 // The same, but a value under a `first` replaces one under the usual name.
 Config overridden(const Config& config, const KeyNames& names);
 
+// Products of two sizes up to this stay far from overflow; larger ones are
+// damage.
+inline constexpr int kMaxSize = 1 << 26;
+
 // A size of the model. Throws ConfigError that names the key unless it is from
-// 1 to 2^26: products of two such sizes stay far from overflow.
+// 1 to kMaxSize.
 int positive_size(const Config& config, std::string_view key);
 
 // A switch as published Python classes test it: null is off; a missing key is
@@ -130,5 +134,10 @@ void slide_upper_layers(const Config& config, DecoderSpec& decoder);
 // A number where null means that the feature is off (0), and a missing key
 // means the family's default.
 float number_or_off(const Config& config, std::string_view key, float fallback);
+
+// The cap c of c * tanh(x / c): 0, which is none, for null, and `fallback` for
+// a missing key. Throws ConfigError for 0 and below: the references divide by
+// it.
+float soft_cap(const Config& config, std::string_view key, float fallback);
 
 }  // namespace mlxcel

@@ -102,8 +102,7 @@ DecoderSpec gemma_decoder_of(
     const Config& config, const BlockSpec& block, float softcap) {
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
   decoder.embedding_scale = std::sqrt(float(decoder.hidden_size));
-  decoder.logit_softcap =
-      number_or_off(config, "final_logit_softcapping", softcap);
+  decoder.logit_softcap = soft_cap(config, "final_logit_softcapping", softcap);
   return decoder;
 }
 

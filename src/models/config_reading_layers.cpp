@@ -80,6 +80,23 @@ void rotate_sliding_layers(DecoderSpec& decoder) {
   }
 }
 
+void slide_by_pattern(const Config& config, DecoderSpec& decoder) {
+  const bool windowed = config.has("sliding_window");
+  slide_layers(config, decoder, [&](int layer) {
+    auto stated = config.json().find("sliding_window_pattern");
+    if (stated != config.json().end() && stated->is_string()) {
+      auto letters = stated->get<std::string>();
+      return windowed && !letters.empty() &&
+             letters[size_t(layer) % letters.size()] == 'L';
+    }
+    int every = config.get_or("sliding_window_pattern", 4);
+    return windowed && every > 0 && (layer + 1) % every != 0;
+  });
+  if (windowed) {
+    rotate_sliding_layers(decoder);
+  }
+}
+
 void rotate_by_type(
     const Config& config, DecoderSpec& decoder, const RopeByType& rope) {
   std::shared_ptr<const RopeTable> full, sliding;

@@ -25,6 +25,11 @@ bool is_on(const Config& config, std::string_view key);
 // Layers that see everything lose their rotation.
 void rotate_sliding_layers(DecoderSpec& decoder);
 
+// EXAONE's windows: layer_types, or sliding_window_pattern, which is "LLLG",
+// letter by letter, or says every how manieth layer sees everything. Where
+// layers slide, those that see everything do not rotate.
+void slide_by_pattern(const Config& config, DecoderSpec& decoder);
+
 // 1 for each layer that rotates: no_rope_layers, which says so despite its
 // name, or all but every no_rope_layer_interval-th.
 std::vector<int> rotating_layers(const Config& config, size_t num_layers);

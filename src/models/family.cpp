@@ -1,6 +1,7 @@
 #include "models/family.h"
 
 #include "core/error.h"
+#include "models/config_reading.h"
 
 #include <algorithm>
 #include <charconv>
@@ -161,9 +162,6 @@ void check_number(
         "take config.json from the model's original publisher");
   }
 }
-
-// Sizes whose products stay far from overflow; larger ones are damage.
-constexpr int kMaxSize = 1 << 26;
 
 void check_size(const Config& config, std::string_view name, int64_t value) {
   check_number(config, value > 0 && value <= kMaxSize, name, double(value));

@@ -112,7 +112,11 @@ StemRows PartBuilder::require(std::string_view role) const {
   throw CheckpointError(
       cat("the checkpoint has no tensor for ", role),
       cat("its config.json asks for it; looked for ", accepted),
-      "check that all weight files are there and that config.json is theirs");
+      role == "head"
+          ? "check that all weight files are there; where the embedding table "
+            "is the head too, config.json says so by tie_word_embeddings"
+          : "check that all weight files are there and that config.json is "
+            "theirs");
 }
 
 std::vector<MatrixWeight> PartBuilder::matrices(std::string_view role) const {
@@ -326,10 +330,23 @@ WeightTensor PartBuilder::tensor(
   if (!inputs_.source.has(key)) {
     key = rows.stem;
   }
+  const int64_t total = total_rows(inputs_.names, rows.stem);
+  const bool part = rows.count < total;
+  std::vector<Shape> accepted = shapes;
+  for (Shape& shape : accepted) {
+    shape.front() = part ? total : shape.front();
+  }
   const WeightTensor& found = inputs_.source.weights().at(key);
-  auto fits = std::find(shapes.begin(), shapes.end(), found.shape);
-  return inputs_.source.tensor(
-      key, fits == shapes.end() ? shapes.front() : *fits);
+  auto fits = std::find(accepted.begin(), accepted.end(), found.shape);
+  WeightTensor whole = inputs_.source.tensor(
+      key, fits == accepted.end() ? accepted.front() : *fits);
+  if (part) {
+    size_t row = whole.bytes / size_t(total);
+    whole.shape.front() = rows.count;
+    whole.data += size_t(rows.first) * row;
+    whole.bytes = size_t(rows.count) * row;
+  }
+  return whole;
 }
 
 }  // namespace mlxcel

@@ -307,6 +307,21 @@ TEST(PipelineTest, WarnsWhenATiedHeadDiffers) {
   EXPECT_GT(difference(model, copy.expected), 0.5);
 }
 
+// The table is the head only where the config says so, whatever the family.
+TEST(PipelineTest, RefusesAnUntiedModelWithoutItsHead) {
+  for (const char* name : {"qwen2_tied", "exaone4_full", "recurrent_gemma"}) {
+    Copy copy("text", name);
+    nlohmann::json config = copy.config();
+    config["tie_word_embeddings"] = false;
+    copy.write("config.json", config);
+    EXPECT_THAT(
+        message_of_load(copy.path()),
+        ::testing::AllOf(
+            HasSubstr("no tensor for head"), HasSubstr("tie_word_embeddings")))
+        << name;
+  }
+}
+
 TEST(PipelineTest, RefusesTensorsThatNobodyClaims) {
   Copy copy("text", "llama_base");
   WeightMap weights = copy.weights();

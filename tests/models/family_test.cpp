@@ -113,6 +113,35 @@ TEST(Family, NullSwitchesASoftCapOff) {
   EXPECT_EQ(spec_of("gemma2", config).blocks[0].attention.softcap, 0);
 }
 
+// transformers divides by what is not null, and gives no numbers for 0.
+TEST(Family, RefusesSoftCapsThatGiveNoNumbers) {
+  json gemma2 = with(
+      {{"sliding_window", 8},
+       {"query_pre_attn_scalar", 16},
+       {"hidden_activation", "gelu_pytorch_tanh"}});
+  json griffin = with({{"attention_window_size", 8}});
+  struct Case {
+    const char* model_type;
+    json config;
+    const char* key;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"gemma2", gemma2, "final_logit_softcapping"},
+           {"gemma2", gemma2, "attn_logit_softcapping"},
+           {"nanochat", base_config(), "final_logit_softcapping"},
+           {"recurrent_gemma", griffin, "logits_soft_cap"}}) {
+    for (double cap : {0.0, -2.0}) {
+      json wrong = c.config;
+      wrong[c.key] = cap;
+      EXPECT_THAT(
+          refusal(c.model_type, wrong),
+          ::testing::HasSubstr(cat(c.key, " is ", cap)));
+    }
+  }
+  griffin["logits_soft_cap"] = nullptr;
+  EXPECT_EQ(spec_of("recurrent_gemma", griffin).logit_softcap, 0);
+}
+
 TEST(Family, SmolLm3LeavesOutRotations) {
   DecoderSpec spec =
       spec_of("smollm3", with({{"no_rope_layers", {1, 0, 1, 1}}}));

@@ -7,33 +7,13 @@ namespace mlxcel {
 
 namespace {
 
-// The pattern is "LLLG", letter by letter, or every how manieth layer sees
-// everything.
-bool exaone4_slides(const Config& config, int layer) {
-  if (!config.has("sliding_window")) {
-    return false;
-  }
-  const auto& stated = config.json().find("sliding_window_pattern");
-  if (stated != config.json().end() && stated->is_string()) {
-    auto pattern = config.get<std::string>("sliding_window_pattern");
-    return !pattern.empty() && pattern[size_t(layer) % pattern.size()] == 'L';
-  }
-  int every = config.get_or("sliding_window_pattern", 4);
-  return every > 0 && (layer + 1) % every != 0;
-}
-
 DecoderSpec exaone4_decoder(const Config& given) {
   Config config = with_defaults(given, {{"sliding_window", 4096}});
   BlockSpec block = gated_block(config);
   block.norms = NormPlacement::post;
   block.attention.qk_norm = QkNorm::per_head;
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
-  slide_layers(config, decoder, [&](int layer) {
-    return exaone4_slides(config, layer);
-  });
-  if (config.has("sliding_window")) {
-    rotate_sliding_layers(decoder);
-  }
+  slide_by_pattern(config, decoder);
   return decoder;
 }
 

@@ -14,20 +14,12 @@ DecoderSpec exaone_moe_decoder(const Config& given) {
   Config config = with_defaults(
       given,
       {{"sliding_window", 4096},
-       {"sliding_window_pattern", 4},
        {"routed_scaling_factor", 2.5},
        {"first_k_dense_replace", 1}});
   BlockSpec block = gated_block(config);
   block.attention.qk_norm = QkNorm::per_head;
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
-  bool windowed = config.has("sliding_window");
-  slide_layers(config, decoder, [&](int layer) {
-    int every = config.get_or("sliding_window_pattern", 0);
-    return windowed && every > 0 && (layer + 1) % every != 0;
-  });
-  if (windowed) {
-    rotate_sliding_layers(decoder);
-  }
+  slide_by_pattern(config, decoder);
   MoeSpec moe = deepseek3_moe(config);
   auto sparse = config.find<std::vector<bool>>("is_moe_layer");
   if (!sparse || config.has("mlp_layer_types")) {

@@ -9,7 +9,7 @@ namespace {
 
 DecoderSpec gemma2_decoder(const Config& config) {
   BlockSpec block = gemma_block(config);
-  block.attention.softcap = number_or_off(config, "attn_logit_softcapping", 50);
+  block.attention.softcap = soft_cap(config, "attn_logit_softcapping", 50);
 
   DecoderSpec decoder = gemma_decoder_of(config, block, 30);
   slide_layers(config, decoder, [](int layer) { return layer % 2 == 0; });

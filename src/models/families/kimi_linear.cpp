@@ -1,4 +1,7 @@
 // Kimi Linear: delta rule layers, latent attention that does not turn, experts.
+// Checkpoints of the publisher, and those that transformers writes: in the
+// publisher's names, but with dense layers below block_sparse_moe too, or in
+// its own, with stacked experts and one convolution for q, k and v.
 #include "models/config_reading_latent.h"
 #include "models/config_reading_layers.h"
 #include "models/config_reading_moe.h"
@@ -26,9 +29,20 @@ Config kimi_linear_config(const Config& given) {
        {"first_k_dense_replace", 1}});
 }
 
+// The publisher's section, or the keys of transformers' own configs.
+Config kimi_linear_sizes(const Config& config) {
+  if (std::optional<Config> section = config.find_sub("linear_attn_config")) {
+    return with_defaults(*section, {{"short_conv_kernel_size", 4}});
+  }
+  return Config(
+      {{"num_heads", config.get_or("linear_num_heads", 32)},
+       {"head_dim", config.get_or("linear_head_dim", 128)},
+       {"short_conv_kernel_size", config.get_or("linear_conv_kernel_dim", 4)}},
+      config.file());
+}
+
 std::shared_ptr<GatedDeltaSpec> kimi_linear_delta(const Config& config) {
-  Config linear = with_defaults(
-      config.sub("linear_attn_config"), {{"short_conv_kernel_size", 4}});
+  Config linear = kimi_linear_sizes(config);
   auto spec = std::make_shared<GatedDeltaSpec>();
   int heads = positive_size(linear, "num_heads"),
       dim = positive_size(linear, "head_dim");
@@ -43,8 +57,10 @@ std::shared_ptr<GatedDeltaSpec> kimi_linear_delta(const Config& config) {
 
 // layer_types, or what kda_layers leaves; it counts from 1.
 std::vector<std::string> kimi_linear_kinds(const Config& config, int layers) {
-  auto delta =
-      config.sub("linear_attn_config").find<std::vector<int>>("kda_layers");
+  std::optional<std::vector<int>> delta;
+  if (std::optional<Config> section = config.find_sub("linear_attn_config")) {
+    delta = section->find<std::vector<int>>("kda_layers");
+  }
   std::vector<std::string> kinds;
   for (int layer = 1; layer <= layers; ++layer) {
     bool full =
@@ -78,7 +94,8 @@ DecoderSpec kimi_linear_decoder(const Config& given) {
 
 FamilyNames kimi_linear_names() {
   const std::string layer = "layers.{l}.", block = layer + "self_attn";
-  const std::string moe = layer + "block_sparse_moe";
+  const std::string moe = layer + "block_sparse_moe", mlp = layer + "mlp.";
+  const std::string own = block + ".forget_gate.", delta = layer + "delta.";
   std::vector<NameRule> rules = {
       {block + ".q_proj", {"layers.{l}.attention.q"}},
       {block + ".o_proj", {"layers.{l}.attention.o"}},
@@ -88,19 +105,40 @@ FamilyNames kimi_linear_names() {
       {block + ".g_a_proj", {"layers.{l}.delta.gate_low"}},
       {block + ".g_b_proj", {"layers.{l}.delta.gate"}},
       {block + ".b_proj", {"layers.{l}.delta.b"}},
-      {block + ".o_norm", {"layers.{l}.delta.norm"}}};
+      {block + ".o_norm", {"layers.{l}.delta.norm"}},
+      {own + "f_a_proj", {delta + "decay_low"}},
+      {own + "f_b_proj", {delta + "decay"}},
+      {own + "A_log", {delta + "a_log"}},
+      {own + "dt_bias", {delta + "dt_bias"}},
+      split_rows(
+          block + ".conv1d",
+          {delta + "conv_q", delta + "conv_k", delta + "conv_v"}),
+  };
+  for (const std::string& dense : {mlp, moe + "."}) {
+    for (const char* part : {"gate", "up", "down"}) {
+      rules.push_back({cat(dense, part, "_proj"), {mlp + part}});
+    }
+  }
   for (const char* part : {"q", "k", "v"}) {
     const std::string stem = cat(block, ".", part), role = "layers.{l}.delta.";
     rules.push_back({stem + "_proj", {role + part}});
     rules.push_back({stem + "_conv.conv", {role + "conv_" + part}});
   }
-  return hf_decoder_names(join(
+  FamilyNames names = hf_decoder_names(join(
       {rules,
        gated_delta_names(block),
        latent_names(block),
        moe_names(moe, {.gate = "w1", .up = "w3", .down = "w2"}),
        deepseek_moe_names(moe),
        deepseek_moe_names()}));
+  names.stacks = {
+      {.stem = mlp + "experts.gate_up_proj",
+       .parts = {mlp + "switch_mlp.gate_proj", mlp + "switch_mlp.up_proj"},
+       .input_first = false},
+      {.stem = mlp + "experts.down_proj",
+       .parts = {mlp + "switch_mlp.down_proj"},
+       .input_first = false}};
+  return names;
 }
 
 }  // namespace

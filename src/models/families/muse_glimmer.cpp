@@ -21,7 +21,6 @@ DecoderSpec muse_glimmer_decoder(const Config& given) {
        {"post_norm_eps", 1e-8},
        {"qk_scale_factor", 3.87},
        {"output_multiplier", 0.19611613513818404},
-       {"final_logit_softcapping", 20.0},
        {"sliding_window", 2048}});
   NormSpec norm = rms_norm(config);
   BlockSpec block{
@@ -40,7 +39,7 @@ DecoderSpec muse_glimmer_decoder(const Config& given) {
   norm.tensors = NormTensors::none;
   decoder.extras.embedding_norm = norm;
   decoder.extras.logit_scale = config.get<float>("output_multiplier");
-  decoder.logit_softcap = config.get<float>("final_logit_softcapping");
+  decoder.logit_softcap = soft_cap(config, "final_logit_softcapping", 20);
   slide_layers(config, decoder, [&](int layer) {
     return !muse_sees_everything(decoder, size_t(layer));
   });

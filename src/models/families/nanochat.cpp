@@ -20,7 +20,7 @@ DecoderSpec nanochat_decoder(const Config& given) {
   block.mlp.kind = MlpKind::plain;
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
   decoder.extras.embedding_norm = norm;
-  decoder.logit_softcap = number_or_off(config, "final_logit_softcapping", 15);
+  decoder.logit_softcap = soft_cap(config, "final_logit_softcapping", 15);
   return decoder;
 }
 

@@ -28,7 +28,7 @@ DecoderSpec recurrent_gemma_decoder(const Config& config) {
   // The published class keeps the factor in bf16.
   decoder.embedding_scale =
       bf16_to_f32(f32_to_bf16(std::sqrt(float(decoder.hidden_size))));
-  decoder.logit_softcap = config.get_or("logits_soft_cap", 30.0f);
+  decoder.logit_softcap = soft_cap(config, "logits_soft_cap", 30);
 
   if (block.mlp.activation != Activation::gelu_tanh) {
     throw ConfigError(
