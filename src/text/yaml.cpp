@@ -3,12 +3,132 @@
 #include "core/error.h"
 #include "textkit.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace mlxcel {
+
+using nlohmann::json;
 
 namespace {
 
 void append(void* user, const void* data, size_t size) {
   static_cast<std::string*>(user)->append(static_cast<const char*>(data), size);
+}
+
+// The text's lines; \r, \n and both together end one.
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (true) {
+    size_t end = text.find_first_of("\r\n");
+    lines.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) {
+      return lines;
+    }
+    bool both = text.substr(end, 2) == "\r\n";
+    text.remove_prefix(end + (both ? 2 : 1));
+  }
+}
+
+// What stands from a column, in characters from 1, to the end of the line.
+std::string_view from_column(std::string_view line, int64_t column) {
+  size_t at = 0;
+  while (column > 1 && at < line.size()) {
+    ++at;
+    while (at < line.size() && (uint8_t(line[at]) & 0xC0) == 0x80) {
+      ++at;  // the rest of one character's UTF-8
+    }
+    --column;
+  }
+  return line.substr(at);
+}
+
+void skip_digits(std::string_view& text, std::string_view digits) {
+  text.remove_prefix(std::min(text.find_first_not_of(digits), text.size()));
+}
+
+// A number as the core schema of YAML 1.2 has it (10.3.2): [-+]?[0-9]+,
+// 0o[0-7]+, 0x[0-9a-fA-F]+, or a decimal fraction with an exponent. The parser
+// also takes 1_000, 0b11 and -0x10, which are texts by that schema.
+bool is_core_number(std::string_view word) {
+  constexpr std::string_view kDecimal = "0123456789";
+  for (auto [prefix, digits] :
+       {std::pair<std::string_view, std::string_view>{"0o", "01234567"},
+        {"0x", "0123456789abcdefABCDEF"}}) {
+    if (word.starts_with(prefix)) {
+      word.remove_prefix(2);
+      return !word.empty() && word.find_first_not_of(digits) == word.npos;
+    }
+  }
+  auto skip_sign = [&] {
+    if (word.starts_with("-") || word.starts_with("+")) {
+      word.remove_prefix(1);
+    }
+  };
+  skip_sign();
+  size_t length = word.size();
+  skip_digits(word, kDecimal);
+  size_t whole = length - word.size();
+  size_t fraction = 0;
+  if (word.starts_with(".")) {
+    word.remove_prefix(1);
+    length = word.size();
+    skip_digits(word, kDecimal);
+    fraction = length - word.size();
+  }
+  if (whole + fraction == 0) {
+    return false;
+  }
+  if (word.starts_with("e") || word.starts_with("E")) {
+    word.remove_prefix(1);
+    skip_sign();
+    return !word.empty() && word.find_first_not_of(kDecimal) == word.npos;
+  }
+  return word.empty();
+}
+
+// The number at the beginning of `text`, however it is spelled; empty for what
+// is none there, as an alias or a quoted text with a tag.
+std::string_view number_word(std::string_view text) {
+  while (text.starts_with("&") || text.starts_with("!")) {
+    text.remove_prefix(std::min(text.find_first_of(" \t"), text.size()));
+    text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  }
+  return text.find_first_of("+-.0123456789") == 0
+             ? text.substr(0, text.find_first_of(" \t,[]{}"))
+             : std::string_view();
+}
+
+// Turns numbers of older versions back into the texts that they are.
+void keep_core_numbers(
+    json& value,
+    const std::string& pointer,
+    const json& positions,
+    const std::vector<std::string_view>& lines) {
+  if (value.is_object()) {
+    for (auto& [key, member] : value.items()) {
+      std::string escaped;
+      for (char c : key) {
+        escaped += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+      }
+      keep_core_numbers(member, pointer + "/" + escaped, positions, lines);
+    }
+  } else if (value.is_array()) {
+    for (size_t i = 0; i < value.size(); ++i) {
+      keep_core_numbers(value[i], cat(pointer, "/", i), positions, lines);
+    }
+  } else if (value.is_number()) {
+    auto place = positions.find(pointer);
+    size_t line = place == positions.end() ? 0 : place->at(0).get<size_t>();
+    if (line == 0 || line > lines.size()) {
+      return;
+    }
+    std::string_view word =
+        number_word(from_column(lines[line - 1], place->at(1).get<int64_t>()));
+    if (!word.empty() && !is_core_number(word)) {
+      value = std::string(word);
+    }
+  }
 }
 
 }  // namespace
@@ -46,7 +166,8 @@ YamlDocument parse_yaml(std::string_view text, const std::string& file) {
         cat("it is not valid YAML: ", result),
         "correct the file at the place named");
   }
-  nlohmann::json parsed = nlohmann::json::parse(result);
+  json parsed = json::parse(result);
+  keep_core_numbers(parsed["value"], "", parsed["positions"], lines_of(text));
   return {
       std::move(parsed["value"]),
       std::move(parsed["positions"]),

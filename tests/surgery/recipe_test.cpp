@@ -101,6 +101,55 @@ TEST_F(RecipeFile, AcceptsAnIndexAsASource) {
   EXPECT_TRUE(recipe.operations[0].source->tensors.contains("w"));
 }
 
+// The core schema of YAML 1.2, section 10.3.2.
+TEST_F(RecipeFile, ReadsTheNumbersOfYaml) {
+  for (auto [text, factor] : std::vector<std::pair<const char*, double>>{
+           {"0x1F", 31},
+           {"0o17", 15},
+           {"017", 17},
+           {"+12", 12},
+           {"-.5", -0.5},
+           {"1.", 1},
+           {"2.5e-1", 0.25},
+           {"1E2", 100},
+           {"!!float 3", 3},
+           {"&f 7", 7}}) {
+    Recipe recipe =
+        read(operation(cat("{op: scale, pattern: w, factor: ", text, "}")));
+    EXPECT_EQ(recipe.operations[0].factor, factor) << text;
+  }
+  Recipe recipe = read(
+      "version: 1\noperations:\n"
+      "- {op: scale, pattern: \"é\", factor: &f 0x10}\n"
+      "- {op: scale, pattern: w, factor: *f}\r\n"
+      "- op: scale\n  pattern: w\n  factor: 3 # three\n");
+  EXPECT_EQ(recipe.operations[1].factor, 16);
+  EXPECT_EQ(recipe.operations[2].factor, 3);
+  recipe = read(
+      "version: 1\noperations:\n"
+      "- &a {op: scale, pattern: w, factor: 4}\n"
+      "- {<<: *a, pattern: v}\n");
+  EXPECT_EQ(recipe.operations[1].factor, 4);
+}
+
+TEST_F(RecipeFile, TakesOtherSpellingsOfNumbersForTheTextsThatTheyAre) {
+  for (const char* text :
+       {"1_000", "0b11", "-0x10", "+0x10", "-0o7", "0x1_0", "1_0.5", "1,5e"}) {
+    std::string yaml = cat(
+        "version: 1\noperations:\n- op: scale\n  pattern: w\n  factor: ", text);
+    EXPECT_THAT(
+        refusal(yaml),
+        HasSubstr(
+            cat("line 5, column 11: factor is the string \"",
+                text,
+                "\", and a finite number is needed")));
+  }
+  EXPECT_THAT(
+      refusal(operation("{op: prune, pattern: \"*\", granularity: layer, "
+                        "layer_ids: [1, 1_0]}")),
+      HasSubstr("layer_ids holds the string \"1_0\""));
+}
+
 TEST_F(RecipeFile, SaysWhereAndWhatIsWrong) {
   EXPECT_EQ(
       refusal("version: 1\noperations:\n- op: scale\n  pattern: a\n  factr: 2"),
