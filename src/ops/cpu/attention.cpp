@@ -15,10 +15,6 @@ namespace {
 constexpr int kTileRows = 64;
 // The same where values are turned from keys, which costs more.
 constexpr int kTurningTileRows = 256;
-// Blocks of a range of generated rows: the unit of work between threads.
-constexpr int kRangeBlocks = 2;
-// Rows written by one thread stand in whole cache lines of keys: 16 positions.
-constexpr int kWriteRows = 16;
 // Below this many products (a microsecond of them) a fork and a barrier cost
 // more than they save.
 constexpr int64_t kMinProducts = 80000;
@@ -41,6 +37,7 @@ AttentionCall::AttentionCall(
       args_(args),
       cache_(cache),
       layout_(cache.layer(layer)),
+      layer_(layer),
       kernels_(attention_kernels(context.isa)),
       rope_(static_cast<const CpuRope*>(args.rope)),
       type_(cache.spec().dtype),
@@ -53,55 +50,6 @@ AttentionCall::AttentionCall(
       q_scale_(args.softcap > 0 ? args.scale : args.scale * kLog2e),
       tile_rows_(int(std::bit_floor(unsigned(std::max(
           1, (values_in_keys_ ? kTurningTileRows : kTileRows) / group_))))) {}
-
-void AttentionCall::plan_segment(const Segment& segment) {
-  for (int row = 0; row < segment.num_rows;) {
-    int64_t position = segment.position + row;
-    int count = std::min<int>(
-        segment.num_rows - row, kWriteRows - int(position % kWriteRows));
-    writes_.push_back({&segment, row, count});
-    row += count;
-  }
-  for (int head = 0; head < args_.num_kv_heads; ++head) {
-    if (segment.prompt) {
-      for (int row = 0; row < segment.num_rows; row += tile_rows_) {
-        int count = std::min(tile_rows_, segment.num_rows - row);
-        int64_t first = segment.position + row;
-        tasks_.push_back(
-            {&segment,
-             head,
-             row,
-             count,
-             args_.window.first(first) / kKvBlockSize,
-             (first + count - 1) / kKvBlockSize + 1});
-      }
-      continue;
-    }
-    for (int row = 0; row < segment.num_rows; ++row) {
-      int64_t position = segment.position + row;
-      int64_t begin = args_.window.first(position) / kKvBlockSize;
-      int64_t end = position / kKvBlockSize + 1;
-      int first_range = int(begin / kRangeBlocks);
-      int num_ranges = int((end - 1) / kRangeBlocks) - first_range + 1;
-      for (int range = 0; range < num_ranges; ++range) {
-        int64_t from = int64_t(first_range + range) * kRangeBlocks;
-        tasks_.push_back(
-            {&segment,
-             head,
-             row,
-             1,
-             std::max(begin, from),
-             std::min(end, from + kRangeBlocks),
-             range,
-             num_ranges,
-             num_partials_,
-             num_counters_});
-      }
-      num_partials_ += num_ranges;
-      ++num_counters_;
-    }
-  }
-}
 
 void AttentionCall::make_scratch() {
   size_t tile = size_t(tile_rows_) * size_t(group_);
@@ -157,21 +105,9 @@ AttentionScratch AttentionCall::scratch(int thread) const {
 Tensor AttentionCall::run() {
   result_ = context_.make(step_.num_rows(), int64_t(args_.num_heads) * v_dim_);
   out_ = data(result_);
-  for (const Segment& segment : step_.segments) {
-    plan_segment(segment);
-  }
-  // The longest first, so that the last ones even out the threads.
-  auto cost = [](const AttendTask& task) {
-    return (task.end_block - task.begin_block) * task.count;
-  };
-  std::sort(
-      tasks_.begin(), tasks_.end(), [&](const auto& left, const auto& right) {
-        return cost(left) > cost(right);
-      });
-  int64_t products = 0;  // multiplications, in whole blocks
-  for (const AttendTask& task : tasks_) {
-    products += cost(task) * group_ * (q_pitch_ + v_pitch_) * kKvBlockSize;
-  }
+  // Multiplications, in whole blocks.
+  int64_t products = plan() * group_ * (q_pitch_ + v_pitch_) * kKvBlockSize;
+  following_ = context_.ahead->begin_call(cache_.calls(), layer_, args_.window);
   if (rope_) {
     rope_rows_ = rope_->rows_of(step_);
   }
@@ -182,7 +118,10 @@ Tensor AttentionCall::run() {
     for (const WriteTask& task : writes_) {
       prepare(scratch(0), task);
     }
-    for (const AttendTask& task : tasks_) {
+    for (const AttendTask& task : tiles_) {
+      attend(scratch(0), task, nullptr);
+    }
+    for (const AttendTask& task : generated_) {
       attend(scratch(0), task, nullptr);
     }
     return result_;
@@ -194,27 +133,27 @@ Tensor AttentionCall::run() {
       prepare(own, writes_[size_t(i)]);
     }
     context_.pool.barrier();
-    attend_all(own);
+    attend_all(own, thread);
+    read_ahead(thread);
   });
   return result_;
 }
 
-// While there are more tasks than threads, a thread takes its next one early,
-// to know what it will read.
-void AttentionCall::attend_all(const AttentionScratch& scratch) {
-  int count = int(tasks_.size());
-  auto take = [&] {
-    return next_task_.fetch_add(1, std::memory_order_relaxed);
-  };
-  for (int i = take(); i < count;) {
-    int left = count - next_task_.load(std::memory_order_relaxed);
-    bool early = left > context_.pool.size();
-    int next = early ? take() : count;
-    attend(
-        scratch,
-        tasks_[size_t(i)],
-        next < count ? &tasks_[size_t(next)] : nullptr);
-    i = early ? next : take();
+void AttentionCall::attend_all(const AttentionScratch& scratch, int thread) {
+  for (int i; (i = next_tile_.fetch_add(1, std::memory_order_relaxed)) <
+              int(tiles_.size());) {
+    attend(scratch, tiles_[size_t(i)], nullptr);
+  }
+  // A thread that is done with its own rows helps others.
+  for (size_t n = 0; n < shares_.size(); ++n) {
+    Share& share = shares_[(size_t(thread) + n) % shares_.size()];
+    for (int i; (i = share.next.fetch_add(1, std::memory_order_relaxed)) <
+                share.end;) {
+      attend(
+          scratch,
+          generated_[size_t(i)],
+          i + 1 < share.end ? &generated_[size_t(i) + 1] : nullptr);
+    }
   }
 }
 

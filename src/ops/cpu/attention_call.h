@@ -15,6 +15,7 @@
 #include "ops/cpu/context.h"
 #include "ops/cpu/kernels/attention_kernels.h"
 #include "ops/cpu/kv_cache.h"
+#include "ops/cpu/read_ahead.h"
 #include "ops/cpu/rope.h"
 
 #include <algorithm>
@@ -95,8 +96,20 @@ class AttentionCall {
   Tensor run();
 
  private:
-  void plan_segment(const Segment& segment);
-  void attend_all(const AttentionScratch& scratch);
+  // What there is to do (attention_plan.cpp). Returns how many times a head's
+  // row meets a block, one of each query group.
+  int64_t plan();
+  void plan_writes(const Segment& segment);
+  void plan_tiles(const Segment& segment);
+  int64_t plan_generated();
+  // Lists what a thread reads in the call that follows.
+  void read_ahead(int thread) const;
+  void add_reads(
+      const AttendTask& task,
+      int64_t index,
+      const KvLayerLayout& layout,
+      FetchList& list) const;
+  void attend_all(const AttentionScratch& scratch, int thread);
   void make_scratch();
   AttentionScratch scratch(int thread) const;
 
@@ -125,6 +138,13 @@ class AttentionCall {
       int64_t position,
       int head,
       const float* value);
+
+  // A thread's part of the generated rows' tasks: dealt out beforehand, so that
+  // it is known early who will read what.
+  struct alignas(64) Share {
+    std::atomic<int> next{0};
+    int end = 0;
+  };
 
   // The second phase (attention_attend.cpp).
   struct BlockOperands;
@@ -199,6 +219,7 @@ class AttentionCall {
   const AttentionArgs& args_;
   CpuKvCache& cache_;
   const KvLayerLayout& layout_;
+  int layer_;
   const AttentionKernels& kernels_;
   Tensor result_;
   float* out_ = nullptr;
@@ -216,9 +237,12 @@ class AttentionCall {
   int tile_rows_;  // rows of the step in a prompt tile
 
   std::vector<WriteTask> writes_;
-  std::vector<AttendTask> tasks_;
+  std::vector<AttendTask> tiles_;      // of prompt rows
+  std::vector<AttendTask> generated_;  // of generated ones, in memory's order
+  std::vector<Share> shares_;          // of those, a thread
+  const ReadAhead::Call* following_ = nullptr;
   int num_partials_ = 0, num_counters_ = 0;
-  std::atomic<int> next_write_{0}, next_task_{0};
+  std::atomic<int> next_write_{0}, next_tile_{0};
 
   Tensor buffer_;             // all of the call's working memory
   float* queries_ = nullptr;  // f32, query_index()

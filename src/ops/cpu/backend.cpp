@@ -6,6 +6,7 @@
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/latent_attention.h"
 #include "ops/cpu/matmul.h"
+#include "ops/cpu/read_ahead.h"
 #include "ops/cpu/recurrence.h"
 #include "ops/host_work.h"
 
@@ -59,7 +60,9 @@ class CpuBackend : public Backend, public HostWork {
   }
 
   Tensor embed(const Step& step, const Embedding& table, float scale) override {
-    context_.pool.adapt();  // a step begins
+    // A step begins.
+    context_.pool.adapt();
+    context_.ahead->begin_step();
     return cpu::embed(context_, step, table, scale);
   }
   Tensor norm(const Step&, const Tensor& x, const Norm& norm) override {

@@ -1,5 +1,7 @@
 #include "ops/cpu/context.h"
 
+#include "ops/cpu/read_ahead.h"
+
 #include <cstdlib>
 #include <new>
 
@@ -70,7 +72,8 @@ HostStorage::~HostStorage() {
 Context::Context(const BackendOptions& backend_options)
     : options(backend_options),
       isa(choose_isa()),
-      pool(backend_options.threads) {}
+      pool(backend_options.threads),
+      ahead(std::make_shared<ReadAhead>(pool.size())) {}
 
 Tensor Context::make(int64_t rows, int64_t cols) {
   return Tensor(

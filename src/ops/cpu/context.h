@@ -15,6 +15,7 @@
 namespace mlxcel::cpu {
 
 struct NormKernels;
+class ReadAhead;
 
 // Recycles 64-byte aligned buffers, so that a decode step allocates nothing.
 class BufferPool {
@@ -51,6 +52,7 @@ struct Context {
   Isa isa;
   ThreadPool pool;
   std::shared_ptr<BufferPool> buffers = std::make_shared<BufferPool>();
+  std::shared_ptr<ReadAhead> ahead;
 
   explicit Context(const BackendOptions& options);
   Tensor make(int64_t rows, int64_t cols);  // f32, uninitialized

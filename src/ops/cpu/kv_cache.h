@@ -6,6 +6,7 @@
 // A layer of a block holds its heads' keys, then its heads' values.
 #pragma once
 
+#include "ops/cpu/read_ahead.h"
 #include "ops/kv_cache.h"
 
 #include <cstddef>
@@ -57,6 +58,9 @@ class CpuKvCache : public KvCache {
   float* state(int32_t slot, int layer_index) const {
     return states_[size_t(slot)] + layer(layer_index).state_offset;
   }
+  ReadAhead::Calls& calls() {
+    return calls_;
+  }
   const KvLayerLayout& layer(int index) const {
     return layers_[size_t(index)];
   }
@@ -71,6 +75,7 @@ class CpuKvCache : public KvCache {
   // Zeroed pages that get memory when first written.
   std::byte* map(size_t bytes, const char* what);
   std::vector<KvLayerLayout> layers_;
+  ReadAhead::Calls calls_;
   size_t block_bytes_ = 0;
   std::vector<Slab> slabs_;
   std::vector<std::byte*> blocks_;

@@ -1,6 +1,7 @@
 // One linear inside a fork-join: packing activations, decode ranges and
 // prefill panels.
 #include "ops/cpu/cpu_linear.h"
+#include "ops/cpu/read_ahead.h"
 
 #include <algorithm>
 #include <cstring>
@@ -241,6 +242,12 @@ void Product::decode(int thread, std::span<const DecodeRange> ranges) const {
     decode_with_terms(thread, ranges);
     return;
   }
+  int64_t outputs = 0;
+  for (const DecodeRange& range : ranges) {
+    outputs += range.end - range.begin;
+  }
+  FetchList* fetch =
+      context_.ahead->during(thread, linear_.in() * linear_.out(), outputs);
   // Blocks whose outputs stay in the first cache until they are finished.
   constexpr int64_t kBlock = 512;
   float scratch[kBlock];
@@ -250,7 +257,7 @@ void Product::decode(int thread, std::span<const DecodeRange> ranges) const {
       block.begin = o;
       block.end = std::min(o + kBlock, range.end);
       block.y += o - range.begin;
-      multiply(thread, block, nullptr);
+      multiply(thread, block, fetch);
       if (!terms_.empty()) {
         add_terms(
             values(0),

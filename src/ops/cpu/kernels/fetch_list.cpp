@@ -29,8 +29,24 @@ void FetchList::add(
   lines_ += int64_t((bytes + skew + kLine - 1) / kLine) * rows;
 }
 
+int64_t FetchList::lines() const {
+  return lines_;
+}
+
+void FetchList::clear() {
+  pieces_.clear();
+  piece_ = 0;
+  offset_ = 0;
+  row_ = 0;
+  lines_ = 0;
+}
+
 void FetchList::spread(int64_t outputs) {
-  rate_ = outputs > 0 ? (lines_ * kUnit + outputs - 1) / outputs : 0;
+  spread(outputs, lines_);
+}
+
+void FetchList::spread(int64_t outputs, int64_t lines) {
+  rate_ = outputs > 0 ? (lines * kUnit + outputs - 1) / outputs : 0;
   credit_ = 0;
 }
 

@@ -18,8 +18,14 @@ class FetchList {
 
   // `rows` rows of `bytes`, `stride` apart.
   void add(const std::byte* at, size_t bytes, int64_t rows, size_t stride);
-  // Spreads what the list holds over the next `outputs`.
+  // Lines left.
+  int64_t lines() const;
+  // Forgets the rest.
+  void clear();
+  // Spreads what the list holds, or so many lines of it, over the next
+  // `outputs`.
   void spread(int64_t outputs);
+  void spread(int64_t outputs, int64_t lines);
   // By the kernel, after part / parts of the work on `outputs`.
   void pass(int64_t outputs, int64_t part, int64_t parts);
   // Fetches the rest.
