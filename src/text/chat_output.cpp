@@ -19,6 +19,12 @@ struct ChatOutput::State {
       out->push_back({ChatDelta::Kind::content, std::move(text), -1, {}});
     }
   }
+  void drop_later_calls(std::vector<ChatDelta>* out) const {
+    if (!options.parallel) {
+      std::erase_if(
+          *out, [](const ChatDelta& delta) { return delta.index > 0; });
+    }
+  }
   static void thought(std::string text, std::vector<ChatDelta>* out) {
     if (!text.empty()) {
       out->push_back({ChatDelta::Kind::reasoning, std::move(text), -1, {}});
@@ -52,6 +58,7 @@ std::vector<ChatDelta> ChatOutput::push(std::string_view text) {
   } else {
     state_->calls->push(text, &out);
   }
+  state_->drop_later_calls(&out);
   return out;
 }
 
@@ -65,6 +72,7 @@ std::vector<ChatDelta> ChatOutput::finish() {
   if (state_->calls) {
     state_->calls->finish(&out);
   }
+  state_->drop_later_calls(&out);
   return out;
 }
 

@@ -43,6 +43,7 @@ struct ChatOutputOptions {
   Marks marks = {"<think>", "</think>"};
   ReasoningFormat reasoning = ReasoningFormat::deepseek;
   PromptEnd prompt = PromptEnd::answer;
+  bool parallel = true;  // else calls behind the first are left out
 };
 
 // The contents, thoughts and arguments of all deltas join to the whole's; no

@@ -28,7 +28,7 @@ Handle compile(const std::string& text, const std::string& where) {
   std::string source = adapt_template(text);
   textkit_call(
       cat("cannot use the chat template of ", where),
-      "give another one with --chat-template-file, or --no-chat-template",
+      "give another one with --chat-template-file",
       [&](tk_sink sink, void* user) {
         return tk_template_new(
             source.data(), source.size(), &handle, sink, user);
@@ -182,13 +182,14 @@ std::string ChatTemplate::render(const Input& input) const {
     throw TextError(
         "the chat template refuses these messages",
         text,
-        "change the messages, or use --no-chat-template");
+        "change the messages, or give another template with "
+        "--chat-template-file");
   }
   if (code != TK_OK) {
     throw TextError(
         cat("the chat template of ", state_->where, " failed"),
         text,
-        "give another one with --chat-template-file, or --no-chat-template");
+        "give another one with --chat-template-file");
   }
   return text;
 }

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <list>
 #include <mutex>
 
@@ -81,6 +83,28 @@ void check_nesting(const GrammarSource& source) {
   }
 }
 
+// What the library says of a schema in terms of its own options and parts.
+[[noreturn]] void rethrow_in_plain_words(const TextError& error) {
+  struct Row {
+    const char* has;
+    const char* why;
+  };
+  constexpr Row kRows[] = {
+      {"coerce_one_of",
+       "the branches of a oneOf may fit the same value, which no grammar can "
+       "rule out; use anyOf, or branches that differ in a const or a type"},
+      {"Failed to generate regex",
+       "the bounds of a number are too far apart or have too many digits for a "
+       "grammar; use bounds below 10^18, or leave them out"},
+  };
+  for (const Row& row : kRows) {
+    if (error.why().find(row.has) != std::string::npos) {
+      throw TextError(error.summary(), row.why, error.fix());
+    }
+  }
+  throw;
+}
+
 }  // namespace
 
 GrammarSource json_object_grammar() {
@@ -110,8 +134,11 @@ GrammarSource text_grammar(std::string text) {
   return {GrammarKind::lark, std::move(text)};
 }
 
+using Tokens = std::vector<int32_t>;
+
 struct Constraint::State {
   MatcherHandle handle;
+  std::shared_ptr<const Tokens> spelled_ends;
   int flags = 0;  // TK_MATCH_*
   bool fresh = false;
   std::vector<uint32_t> mask;
@@ -124,6 +151,26 @@ struct Constraint::State {
           return tk_matcher_accept(handle.get(), token, &flags, sink, user);
         });
     fresh = false;
+  }
+
+  // An end token that also spells a text ends the answer wherever it is drawn,
+  // even where the grammar takes it for that text.
+  void drop_spelled_ends() {
+    uint32_t dropped = 0;
+    for (int32_t token : *spelled_ends) {
+      if (size_t(token) / 32 < mask.size()) {
+        uint32_t bit = uint32_t(1) << token % 32;
+        dropped |= mask[size_t(token) / 32] & bit;
+        mask[size_t(token) / 32] &= ~bit;
+      }
+    }
+    if (dropped != 0 &&
+        std::all_of(mask.begin(), mask.end(), std::logical_not())) {
+      throw TextError(
+          "the grammar cannot go on",
+          "only tokens that end the text could continue it",
+          "change the grammar so that other tokens can");
+    }
   }
 };
 
@@ -142,6 +189,9 @@ std::span<const uint32_t> Constraint::mask() {
     state_->mask.resize(bytes.size() / sizeof(uint32_t));
     if (!bytes.empty()) {
       std::memcpy(state_->mask.data(), bytes.data(), bytes.size());
+    }
+    if (!accepting()) {
+      state_->drop_spelled_ends();
     }
     state_->fresh = true;
   }
@@ -162,6 +212,7 @@ bool Constraint::accepting() const {
 
 struct Grammar::State {
   MatcherHandle handle;  // at the beginning, for ever
+  std::shared_ptr<const Tokens> spelled_ends;
 };
 
 Grammar::Grammar(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -175,6 +226,7 @@ std::unique_ptr<Constraint> Grammar::start() const {
         return tk_matcher_clone(state_->handle.get(), &handle, sink, user);
       });
   state->handle.reset(handle);
+  state->spelled_ends = state_->spelled_ends;
   state->accept(-1);
   return std::unique_ptr<Constraint>(new Constraint(std::move(state)));
 }
@@ -204,7 +256,8 @@ void check_not_empty(const Grammar& grammar, GrammarKind kind) {
 
 struct GrammarCompiler::State {
   const Tokenizer* tokenizer;
-  std::vector<int32_t> eos;
+  Tokens eos;
+  std::shared_ptr<const Tokens> spelled_ends;  // those that are not special
   std::once_flag once;
   VocabularyHandle vocabulary;
 
@@ -219,8 +272,14 @@ struct GrammarCompiler::State {
 GrammarCompiler::GrammarCompiler(
     const Tokenizer& tokenizer, std::vector<int32_t> eos)
     : state_(std::make_unique<State>()) {
+  Tokens spelled;
+  std::copy_if(
+      eos.begin(), eos.end(), std::back_inserter(spelled), [&](int32_t token) {
+        return token >= 0 && !tokenizer.is_special(token);
+      });
   state_->tokenizer = &tokenizer;
   state_->eos = std::move(eos);
+  state_->spelled_ends = std::make_shared<const Tokens>(std::move(spelled));
 }
 
 GrammarCompiler::~GrammarCompiler() = default;
@@ -271,22 +330,27 @@ std::shared_ptr<const Grammar> GrammarCompiler::compile(
     kind = "regex";
   }
   tk_matcher* handle = nullptr;
-  textkit_call(
-      cat(kind_name(source.kind), " cannot be used"),
-      "correct or simplify it",
-      [&](tk_sink sink, void* user) {
-        return tk_matcher_new(
-            state_->vocabulary.get(),
-            kind,
-            text.data(),
-            text.size(),
-            &kLimits,
-            &handle,
-            sink,
-            user);
-      });
+  try {
+    textkit_call(
+        cat(kind_name(source.kind), " cannot be used"),
+        "correct or simplify it",
+        [&](tk_sink sink, void* user) {
+          return tk_matcher_new(
+              state_->vocabulary.get(),
+              kind,
+              text.data(),
+              text.size(),
+              &kLimits,
+              &handle,
+              sink,
+              user);
+        });
+  } catch (const TextError& error) {
+    rethrow_in_plain_words(error);
+  }
   auto compiled = std::make_unique<Grammar::State>();
   compiled->handle.reset(handle);
+  compiled->spelled_ends = state_->spelled_ends;
   std::shared_ptr<const Grammar> grammar(new Grammar(std::move(compiled)));
   check_not_empty(*grammar, source.kind);
 

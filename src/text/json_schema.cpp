@@ -129,6 +129,36 @@ bool is_count(const Json& value) {
           value.get<double>() == double(int64_t(value.get<double>())));
 }
 
+// Bounds that every 64-bit integer keeps, as generators of schemas give them
+// for int64, uint64, float and double: they would only make a grammar larger.
+bool is_wide_bound(const std::string& name, const Json& value) {
+  if (!value.is_number()) {
+    return false;
+  }
+  // Exact for integers of 64 bits where it has as many digits.
+  long double bound =
+      value.is_number_unsigned()  ? (long double)value.get<uint64_t>()
+      : value.is_number_integer() ? (long double)value.get<int64_t>()
+                                  : (long double)value.get<double>();
+  constexpr long double kLeast = -0x1p63L, kMost = 0x1p63L - 1;
+  return name == "minimum"            ? bound <= kLeast
+         : name == "maximum"          ? bound >= kMost
+         : name == "exclusiveMinimum" ? bound < kLeast
+         : name == "exclusiveMaximum" ? bound > kMost
+                                      : false;
+}
+
+// A flag of draft 4 that belongs to such a bound.
+bool is_flag_of_wide_bound(const Json& schema, const std::string& name) {
+  bool lower = name == "exclusiveMinimum", upper = name == "exclusiveMaximum";
+  if ((!lower && !upper) || !schema[name].is_boolean()) {
+    return false;
+  }
+  const char* bound = lower ? "minimum" : "maximum";
+  auto found = schema.find(bound);
+  return found != schema.end() && is_wide_bound(bound, *found);
+}
+
 // A keyword beyond the grammar's means that changes nothing here.
 bool neutral(const Json& schema, const std::string& name, const Json& value) {
   if (name == "uniqueItems") {
@@ -220,6 +250,9 @@ class Preparer {
           (*out)[name] = value;
         }
       }
+      return;
+    }
+    if (is_wide_bound(name, value) || is_flag_of_wide_bound(given, name)) {
       return;
     }
     for (const char* refused : kRefused) {

@@ -1,6 +1,7 @@
 #include "text/output_grammar.h"
 
 #include "core/error.h"
+#include "text/gbnf.h"
 #include "text/held_text.h"
 #include "text/json_schema.h"
 #include "text/tokenizer.h"
@@ -18,10 +19,31 @@ std::string dumped(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// For a regular expression between slashes.
+std::string escape_slashes(std::string_view pattern) {
+  std::string out;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] == '\\' && i + 1 < pattern.size()) {
+      out += pattern[i++];
+    } else if (pattern[i] == '/') {
+      out += '\\';
+    }
+    out += pattern[i];
+  }
+  return out;
+}
+
 class Writer {
  public:
   Writer(const OutputRules& rules, const Tokenizer& tokenizer)
       : rules_(rules), tokenizer_(tokenizer) {}
+
+  // The rest of a thought, then the answer, which is a rule.
+  std::string behind_thought(const std::string& answer) {
+    add("start", text_until(rules_.marks.close) + spaces() + "answer");
+    add("answer", answer);
+    return text_;
+  }
 
   std::string run() {
     std::string answer;
@@ -75,20 +97,11 @@ class Writer {
       bool begins = pattern.starts_with("^");
       bool ends = pattern.ends_with("$") && !pattern.ends_with("\\$");
       pattern = pattern.substr(begins, pattern.size() - begins - ends);
-      std::string escaped;
-      for (size_t i = 0; i < pattern.size(); ++i) {
-        if (pattern[i] == '\\' && i + 1 < pattern.size()) {
-          escaped += pattern[i++];
-        } else if (pattern[i] == '/') {
-          escaped += '\\';
-        }
-        escaped += pattern[i];
-      }
       return cat(
           "/",
           begins ? "" : "(?s:.*)",
           "(",
-          escaped,
+          escape_slashes(pattern),
           ")",
           ends ? "" : "(?s:.*)",
           "/");
@@ -443,6 +456,30 @@ std::optional<GrammarSource> output_grammar(
   OutputRules used = rules;
   used.tools = calls ? rules.tools : Json(nullptr);
   return GrammarSource{GrammarKind::lark, Writer(used, tokenizer).run()};
+}
+
+GrammarSource grammar_behind_thought(
+    const GrammarSource& answer,
+    const Marks& reasoning,
+    const Tokenizer& tokenizer) {
+  std::string rule;
+  switch (answer.kind) {
+    case GrammarKind::json_schema:
+      rule = "%json " + dumped(parse_json_schema(answer.text));
+      break;
+    case GrammarKind::regex:
+      rule = cat("/", escape_slashes(answer.text), "/");
+      break;
+    case GrammarKind::gbnf:
+      rule = cat("%lark {\n", gbnf_to_lark(answer.text), "\n}");
+      break;
+    case GrammarKind::lark:
+      rule = cat("%lark {\n", answer.text, "\n}");
+      break;
+  }
+  OutputRules rules;
+  rules.marks = reasoning;
+  return {GrammarKind::lark, Writer(rules, tokenizer).behind_thought(rule)};
 }
 
 }  // namespace mlxcel

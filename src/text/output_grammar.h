@@ -26,4 +26,12 @@ struct OutputRules {
 std::optional<GrammarSource> output_grammar(
     const OutputRules& rules, const Tokenizer& tokenizer);
 
+// `answer` for a prompt that ends inside a thought: it begins behind the mark
+// that closes the thought. Throws TextError for a schema or grammar that cannot
+// be read.
+GrammarSource grammar_behind_thought(
+    const GrammarSource& answer,
+    const Marks& reasoning,
+    const Tokenizer& tokenizer);
+
 }  // namespace mlxcel

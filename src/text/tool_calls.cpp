@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace mlxcel {
 
@@ -82,6 +83,8 @@ class FormatReader : public ToolCallReader {
 
   void content(std::string text) {
     if (!text.empty()) {
+      text.insert(0, spaces_);
+      spaces_.clear();
       out_->push_back({Kind::content, std::move(text), -1, {}});
     }
   }
@@ -112,6 +115,7 @@ class FormatReader : public ToolCallReader {
     name = std::string(without_front_space(without_end_space(name)));
     named_ = true;
     raw_.clear();
+    spaces_ += std::exchange(before_, {});
     name_ = name;
     out_->push_back({Kind::call, std::move(name), num_calls_++, id});
   }
@@ -144,6 +148,7 @@ class FormatReader : public ToolCallReader {
   void give_up() {
     content(raw_);
     raw_.clear();
+    before_.clear();
     state_ = bare_ ? State::plain : State::text;
   }
 
@@ -227,7 +232,7 @@ class FormatReader : public ToolCallReader {
     size_t ready =
         without_end_space(std::string_view(held_).substr(0, at)).size();
     content(held_.substr(0, ready));
-    raw_ = held_.substr(ready, at - ready);
+    raw_ = before_ = held_.substr(ready, at - ready);
     held_.erase(0, at);
     named_ = false;
     calls_before_ = num_calls_;
@@ -533,9 +538,11 @@ class FormatReader : public ToolCallReader {
     state_ = in_section_ ? State::section : State::behind;
   }
 
-  // Spaces behind calls are dropped, more calls may follow.
+  // More calls may follow, or text, which keeps the spaces around the calls.
   bool step_behind() {
-    drop_spaces();
+    size_t spaces = held_.size() - without_front_space(held_).size();
+    spaces_ += held_.substr(0, spaces);
+    held_.erase(0, spaces);
     raw_.clear();
     if (held_.empty()) {
       return false;
@@ -556,8 +563,9 @@ class FormatReader : public ToolCallReader {
   Json tools_;
   bool bare_;
   State state_ = State::text;
-  std::string held_;  // not looked at yet
-  std::string raw_;   // of a call whose name is not known
+  std::string held_;             // not looked at yet
+  std::string raw_;              // of a call whose name is not known
+  std::string before_, spaces_;  // in front of that call; around earlier ones
   bool ended_ = false, named_ = false, in_section_ = false;
   bool listed_ = false, any_argument_ = false;
   int calls_before_ = 0;

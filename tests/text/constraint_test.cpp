@@ -6,6 +6,7 @@
 #include "support/tokenizers.h"
 #include "text/byte_tokenizer.h"
 #include "text/gbnf.h"
+#include "text/output_grammar.h"
 #include "text/tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -135,6 +136,56 @@ TEST_F(ConstraintTest, EndsOnlyWhereTheTextMayEnd) {
   EXPECT_THAT(allowed(*constraint), ::testing::ElementsAre(kEnd));
 }
 
+// A vocabulary may end texts with a token that is a text besides.
+TEST_F(ConstraintTest, AnEndTokenWithASpellingEndsNothingEarly) {
+  GrammarCompiler plain(*tokenizer, {'.'});
+  auto walk = [&](const GrammarSource& source, std::string_view text) {
+    auto constraint = plain.compile(source)->start();
+    for (char c : text) {
+      EXPECT_FALSE(allows(constraint->mask(), '.')) << text << " at " << c;
+      EXPECT_TRUE(allows(constraint->mask(), uint8_t(c))) << text << " " << c;
+      constraint->accept(uint8_t(c));
+    }
+    EXPECT_TRUE(allows(constraint->mask(), '.')) << text;
+  };
+  walk({GrammarKind::json_schema, R"({"type":"string"})"}, "\"ab\"");
+  walk(
+      grammar_behind_thought(
+          json_schema_grammar(R"({"enum":["ab"]})"),
+          {"<think>", "</think>"},
+          *tokenizer),
+      "so </think>\"ab\"");
+  // Nothing else could follow: no text fits.
+  try {
+    plain.compile({GrammarKind::lark, "start: \".\" \"a\""});
+    ADD_FAILURE();
+  } catch (const TextError& error) {
+    EXPECT_EQ(error.why(), "only tokens that end the text could continue it");
+  }
+}
+
+TEST_F(ConstraintTest, GrammarsOfEveryKindFollowAThought) {
+  const Marks marks = {"<think>", "</think>"};
+  const GrammarSource sources[] = {
+      {GrammarKind::json_schema, R"({"const":"a{b"})"},
+      {GrammarKind::regex, R"("a[{]b")"},
+      {GrammarKind::gbnf, R"(root ::= q "a{b" q
+q ::= "\"")"},
+      {GrammarKind::lark, R"(start: Q "a{b" Q
+Q: "\"")"},
+      {GrammarKind::lark, R"(%llguidance {}
+start: %json {"const": "a{b"})"},
+  };
+  for (const GrammarSource& source : sources) {
+    GrammarSource whole = grammar_behind_thought(source, marks, *tokenizer);
+    EXPECT_TRUE(takes(whole, "\"a\" < </think>\"a{b\"")) << source.text;
+    EXPECT_TRUE(takes(whole, "</think>\n\n\"a{b\"")) << source.text;
+    EXPECT_FALSE(takes(whole, "\"a{b\"")) << source.text;
+    EXPECT_FALSE(takes(whole, "x</think>\"a{c\"")) << source.text;
+    EXPECT_FALSE(takes(whole, "x</think>")) << source.text;
+  }
+}
+
 TEST_F(ConstraintTest, NamesSpecialTokensInLarkOnly) {
   auto constraint =
       compiler.compile({GrammarKind::lark, "start: <tool> \"x\""})->start();
@@ -241,6 +292,49 @@ TEST_F(ConstraintTest, NamesThePlaceOfAFault) {
       "at /required: a list of strings is needed, not \"a\"");
   EXPECT_EQ(
       schema("3"), "at its root: a schema is an object or a boolean, not 3");
+}
+
+// As generators of schemas write the types of other languages.
+TEST_F(ConstraintTest, BoundsOfWideTypesChangeNothing) {
+  const char* const schemas[] = {
+      R"({"type":"integer","minimum":-9223372036854775808,
+          "maximum":9223372036854775807})",
+      R"({"type":"integer","minimum":-1000,"maximum":18446744073709551615})",
+      R"({"type":"integer","minimum":-9223372036854775808,
+          "exclusiveMaximum":9223372036854775808})",
+      R"({"type":"number","minimum":-3.402823669209385e+38,
+          "maximum":3.402823669209385e+38})",
+      R"({"type":"number","minimum":-1.7976931348623157e+308,
+          "exclusiveMinimum":true,"maximum":1.7976931348623157e+308})",
+  };
+  for (const char* schema : schemas) {
+    GrammarSource source{GrammarKind::json_schema, schema};
+    for (const char* text : {"0", "-1", "-1000", "9223372036854775807"}) {
+      EXPECT_TRUE(takes(source, text)) << schema << " " << text;
+    }
+    EXPECT_FALSE(takes(source, "true")) << schema;
+  }
+  EXPECT_FALSE(takes(
+      {GrammarKind::json_schema,
+       R"({"type":"integer","minimum":0,"maximum":18446744073709551615})"},
+      "-1"));
+}
+
+TEST_F(ConstraintTest, FaultsOfSchemasAreToldInPlainWords) {
+  auto why = [&](const char* schema) {
+    try {
+      compiler.compile({GrammarKind::json_schema, schema});
+    } catch (const TextError& error) {
+      return error.why();
+    }
+    return std::string("none");
+  };
+  EXPECT_THAT(
+      why(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})"),
+      ::testing::StartsWith("the branches of a oneOf may fit the same value"));
+  EXPECT_THAT(
+      why(R"({"type":"integer","minimum":1000000000000000000})"),
+      ::testing::StartsWith("the bounds of a number are too far apart"));
 }
 
 TEST_F(ConstraintTest, RefusesGrammarsWithoutText) {

@@ -103,6 +103,20 @@ std::vector<Case> cases() {
        "<tool_call>\n{\"name\": \"ping\"}\n</tool_call>",
        "",
        {{"ping", "{}"}}},
+      // Text behind calls keeps the spaces around them.
+      {"hermes",
+       "text <tool_call>{\"name\": \"ping\"}</tool_call> after ",
+       "text  after ",
+       {{"ping", "{}"}}},
+      {"hermes",
+       "a\n<tool_call>{\"name\": \"ping\"}</tool_call>\n"
+       "<tool_call>{\"name\": \"ping\"}</tool_call>\n\nb",
+       "a\n\n\n\nb",
+       {{"ping", "{}"}, {"ping", "{}"}}},
+      {"hermes",
+       "a <tool_call>{\"name\": \"ping\"}</tool_call> <tool_call> b",
+       "a  <tool_call> b",
+       {{"ping", "{}"}}},
       // What is no call stays text.
       {"hermes", "a <tool_call> b", "a <tool_call> b", {}},
       {"hermes", "1 <tool 2 < 3", "1 <tool 2 < 3", {}},
@@ -235,6 +249,21 @@ TEST(ToolCallsTest, ReadsEachNotationHoweverTheTextIsCut) {
       EXPECT_EQ(parsed.content, c.content) << c.text << " by " << step;
       EXPECT_EQ(parsed.calls, c.calls) << c.text << " by " << step;
     }
+  }
+}
+
+TEST(ToolCallsTest, LeavesOutLaterCallsWhereOneIsAllowed) {
+  ChatOutputOptions options = options_of("hermes");
+  options.parallel = false;
+  for (size_t step : {1, 7, 1000}) {
+    Parsed parsed = parse(
+        options,
+        "a<tool_call>{\"name\": \"ping\"}</tool_call><tool_call>{\"name\": "
+        "\"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>",
+        step);
+    EXPECT_EQ(parsed.content, "a");
+    EXPECT_THAT(
+        parsed.calls, ::testing::ElementsAre(::testing::Pair("ping", "{}")));
   }
 }
 
