@@ -40,7 +40,7 @@ constexpr auto kMoveInterval = std::chrono::milliseconds(1);
 constexpr auto kAdaptInterval = std::chrono::milliseconds(10);
 // How long a thread may cost more than it gives before it is left out: what
 // other programs do for a moment is over sooner.
-constexpr auto kPatience = std::chrono::milliseconds(50);
+constexpr auto kPatience = std::chrono::milliseconds(30);
 // How long it is left out, at first and at most.
 constexpr auto kFirstRest = std::chrono::milliseconds(100);
 constexpr auto kLongestRest = std::chrono::seconds(2);
@@ -532,7 +532,7 @@ void ThreadPool::adapt() {
     state.rest = std::min<Clock::duration>(2 * state.rest, kLongestRest);
   } else if (n < state.all && now >= state.rest_ends) {
     ++state.threads;
-  } else if (n == state.all) {
+  } else if (n == state.all && !late) {
     state.rest = std::max<Clock::duration>(state.rest * 7 / 8, kFirstRest);
   }
 }
