@@ -6,6 +6,8 @@ constexpr int kStripOutputs = 2 * kLanes;
 // Columns of a chunk: its panel (32 bytes a column and the scales) and some
 // activation rows fit the first cache.
 constexpr int64_t kStripColumns = 768;
+// Groups of a chunk, in eights.
+constexpr int64_t kStripGroups = kStripColumns / 32;
 // Rows at once: the sums of both bytes and the results fill the registers.
 constexpr int kStripRows = 4;
 // Rows whose sums are kept from chunk to chunk.
@@ -131,12 +133,97 @@ inline void transpose_halves(
   }
 }
 
+// Scales or biases, 16 bits each, of 8 groups from byte `at` of the 32 rows
+// at `offsets`, `stride` bytes each: out[group][row]. Nothing past a row is
+// read; groups past its end get any values.
+template <typename T>
+inline void strip_factors(
+    const std::byte* base,
+    const int64_t* offsets,
+    int64_t at,
+    int64_t stride,
+    float* out) {
+  // Vector j has a row in each of its lanes of 128 bits, such that no value
+  // crosses them on its way to the row's place.
+  constexpr bool kShort = __is_same(T, BF16);
+  auto row_of = [](int j, int lane) {
+    return kShort ? j % 4 + 4 * lane + j / 4 * kLanes : j + 8 * lane;
+  };
+  I v[8];
+  auto take = [&](auto get) {
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      auto row = [&](int lane) { return get(base + offsets[row_of(j, lane)]); };
+      v[j] = _mm512_inserti32x4(_mm512_castsi128_si512(row(0)), row(1), 1);
+      v[j] = _mm512_inserti32x4(v[j], row(2), 2);
+      v[j] = _mm512_inserti32x4(v[j], row(3), 3);
+    }
+  };
+  if (stride >= 16) {
+    // What lies before the first group is moved out.
+    alignas(16) static constexpr uint8_t kBytes[32] = {
+        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    int64_t from = min_of(at, stride - 16);
+    I order = _mm512_broadcast_i32x4(_mm_loadu_si128(
+        reinterpret_cast<const __m128i*>(kBytes + (at - from))));
+    take([&](const std::byte* row) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + from));
+    });
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      v[j] = _mm512_shuffle_epi8(v[j], order);
+    }
+  } else {
+    auto mask = __mmask8((1u << ((stride - at) / 2)) - 1);
+    take([&](const std::byte* row) {
+      return _mm_maskz_loadu_epi16(mask, row + at);
+    });
+  }
+#pragma GCC unroll 2
+  for (int part = 0; part < 2; ++part) {
+    // Groups 4 part .. 4 part + 3: of vectors 0 .. 3 and 4 .. 7, two each.
+    I pairs[2][2];
+#pragma GCC unroll 2
+    for (int q = 0; q < 2; ++q) {
+      const I* r = v + 4 * q;
+      I t0 = part == 0 ? _mm512_unpacklo_epi16(r[0], r[1])
+                       : _mm512_unpackhi_epi16(r[0], r[1]);
+      I t1 = part == 0 ? _mm512_unpacklo_epi16(r[2], r[3])
+                       : _mm512_unpackhi_epi16(r[2], r[3]);
+      pairs[q][0] = _mm512_unpacklo_epi32(t0, t1);
+      pairs[q][1] = _mm512_unpackhi_epi32(t0, t1);
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < 2; ++p) {
+      float* to = out + (4 * part + 2 * p) * kStripOutputs;
+      I low = pairs[0][p], high = pairs[1][p];
+      if constexpr (kShort) {
+        f_store(to, i_as_f(_mm512_unpacklo_epi16(i_zero(), low)));
+        f_store(to + kLanes, i_as_f(_mm512_unpacklo_epi16(i_zero(), high)));
+        to += kStripOutputs;
+        f_store(to, i_as_f(_mm512_unpackhi_epi16(i_zero(), low)));
+        f_store(to + kLanes, i_as_f(_mm512_unpackhi_epi16(i_zero(), high)));
+      } else {
+        for (I halves :
+             {_mm512_unpacklo_epi64(low, high),
+              _mm512_unpackhi_epi64(low, high)}) {
+          f_store(to, _mm512_cvtph_ps(_mm512_castsi512_si256(halves)));
+          f_store(
+              to + kLanes,
+              _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1)));
+          to += kStripOutputs;
+        }
+      }
+    }
+  }
+}
+
 // One chunk of 32 outputs: units of 4 codes [unit][output], then scales and
 // biases [group][output].
 struct StripPanel {
   alignas(64) std::byte units[kStripColumns * kStripOutputs];
-  alignas(64) float scales[kStripColumns / 32 * kStripOutputs];
-  alignas(64) float biases[kStripColumns / 32 * kStripOutputs];
+  alignas(64) float scales[kStripGroups * kStripOutputs];
+  alignas(64) float biases[kStripGroups * kStripOutputs];
 };
 
 // Fetches the next block of outputs, in the order of memory: what the loads of
@@ -148,13 +235,21 @@ struct StripFetch {
   StripFetch(const std::byte* rows, size_t stride)
       : at(reinterpret_cast<const char*>(rows)),
         end(at + stride * kStripOutputs) {}
+  int64_t lines() const {
+    return (end - at) / 64 + 1;
+  }
   void line() {
-    _mm_prefetch(at, _MM_HINT_T1);
+    _mm_prefetch(at, _MM_HINT_T0);
     at = at + 64 < end ? at + 64 : end;
+  }
+  void fetch(int64_t count) {
+    for (; count > 0; --count) {
+      line();
+    }
   }
   void all() {
     for (; at < end; at += 64) {
-      _mm_prefetch(at, _MM_HINT_T1);
+      _mm_prefetch(at, _MM_HINT_T0);
     }
   }
 };
@@ -173,12 +268,10 @@ void strip_pack(
   int64_t first_group = k0 / group, groups = (k1 - k0) / group;
   int64_t words = (k1 - k0) * kBits / 32;
   for (int half = 0; half < 2; ++half) {
-    const std::byte *codes[kLanes], *scales[kLanes], *biases[kLanes];
+    const std::byte* codes[kLanes];
     for (int r = 0; r < kLanes; ++r) {
       size_t at = size_t(row + min_of(half * kLanes + r, count - 1));
       codes[r] = m.weight + at * m.weight_stride + k0 * kBits / 8;
-      scales[r] = m.scales + at * m.scale_stride;
-      biases[r] = m.biases + at * m.scale_stride;
     }
     std::byte* units = panel.units + half * kLanes * 4;
     auto store = [&](int64_t word, I v) {
@@ -212,17 +305,22 @@ void strip_pack(
         store(word + j, v[j]);
       }
     }
-    int64_t offset = first_group * 2;
-    transpose_halves<T>(
-        scales, offset, groups, kStripOutputs, panel.scales + half * kLanes);
-    transpose_halves<T>(
-        biases, offset, groups, kStripOutputs, panel.biases + half * kLanes);
+  }
+  int64_t offsets[kStripOutputs];
+  for (int r = 0; r < kStripOutputs; ++r) {
+    offsets[r] = (row + min_of(r, count - 1)) * int64_t(m.scale_stride);
+  }
+  for (int64_t g = 0; g < groups; g += 8) {
+    int64_t at = (first_group + g) * 2, to = g * kStripOutputs;
+    auto stride = int64_t(m.scale_stride);
+    strip_factors<T>(m.scales, offsets, at, stride, panel.scales + to);
+    strip_factors<T>(m.biases, offsets, at, stride, panel.biases + to);
   }
 }
 
 // Adds a chunk's products to the sums of kX rows, [class][row][output], or
 // begins them with the first chunk.
-template <int kX>
+template <int kX, bool kShort>
 void strip_multiply(
     const Matrix& m,
     const StripPanel& panel,
@@ -233,7 +331,8 @@ void strip_multiply(
     int lines,
     StripFetch& fetch,
     float* sums) {
-  int64_t group = m.quant.group_size;
+  // Known where it is the shortest, which leaves no loop over its units.
+  int64_t group = kShort ? 32 : m.quant.group_size;
   int64_t first_group = k0 / group, groups = (k1 - k0) / group;
   int64_t classes = group_classes(m);
   const std::byte* row[kX];
@@ -263,7 +362,7 @@ void strip_multiply(
       for (int i = 0; i < kX; ++i) {
         high[i][0] = high[i][1] = low[i][0] = low[i][1] = i_zero();
       }
-      for (int64_t u = 0; u < group / 4; ++u) {
+      auto multiply = [&]() __attribute__((always_inline)) {
         I w0 = i_load(units), w1 = i_load(units + kLanes * 4);
 #pragma GCC unroll 4
         for (int i = 0; i < kX; ++i) {
@@ -276,6 +375,16 @@ void strip_multiply(
         }
         units += kStripOutputs * 4;
         at += 8;
+      };
+      if constexpr (kShort) {
+#pragma GCC unroll 8
+        for (int u = 0; u < 8; ++u) {
+          multiply();
+        }
+      } else {
+        for (int64_t u = 0; u < group / 4; ++u) {
+          multiply();
+        }
       }
       const float* scales = panel.scales + g * kStripOutputs;
       const float* biases = panel.biases + g * kStripOutputs;
@@ -323,19 +432,26 @@ void strip_decode(
       m.in / m.quant.group_size * ((rows + kStripRows - 1) / kStripRows);
   int lines =
       int((int64_t(m.weight_stride) * kStripOutputs / 64 + turns) / turns);
+  // Calls of the products before a block's last chunk.
+  int64_t calls =
+      (chunks > 1 ? chunks - 1 : 1) * ((rows + kStripRows - 1) / kStripRows);
   for (int64_t o = begin; o < end; o += kStripOutputs) {
     int count = int(min_of(kStripOutputs, end - o));
     size_t next = size_t(o + kStripOutputs);
     StripFetch fetch(m.weight + next * m.weight_stride, m.weight_stride);
-    for (const std::byte* p : {m.scales, m.biases}) {
-      StripFetch scales(p + next * m.scale_stride, m.scale_stride);
-      scales.all();
-    }
+    // Not at once: that many lines on their way hold up the loads.
+    StripFetch scales(m.scales + next * m.scale_stride, m.scale_stride);
+    StripFetch biases(m.biases + next * m.scale_stride, m.scale_stride);
+    int64_t scale_lines = (scales.lines() + calls - 1) / calls;
     for (int64_t k0 = 0; k0 < m.in; k0 += columns) {
       int64_t k1 = min_of(k0 + columns, m.in);
       strip_pack<kBits, T>(m, o, count, k0, k1, panel);
       for_row_groups<kStripRows>(rows, [&]<int kX>(int first) {
-        strip_multiply<kX>(
+        scales.fetch(scale_lines);
+        biases.fetch(scale_lines);
+        auto multiply = m.quant.group_size == 32 ? strip_multiply<kX, true>
+                                                 : strip_multiply<kX, false>;
+        multiply(
             m,
             panel,
             k0,
