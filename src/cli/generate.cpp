@@ -107,7 +107,14 @@ int run_generate(const GenerateOptions& options) {
   request.sequence.adapter_scales = session.adapter_scales;
   GrammarCompiler compiler(*session.tokenizer, session.eos);
   if (grammar) {
-    request.sequence.constraint = compiler.compile(*grammar)->start();
+    compiler.compile(*grammar);  // faults in the words of what was given
+    request.sequence.constraint = compiler
+                                      .compile(grammar_of_answer(
+                                          *grammar,
+                                          session.chat_template.get(),
+                                          made.rendered,
+                                          *session.tokenizer))
+                                      ->start();
   }
   request.stops = options.sampling.stops;
   request.cancel = &interrupted;

@@ -1,9 +1,11 @@
-// Hides what a model thinks before its answer, between its template's marks,
-// also when the prompt opened them.
+// What a model thinks before its answer, between its template's marks, also
+// when the prompt opened them: hidden, and free of the answer's grammar.
 #pragma once
 
 #include "text/chat_template.h"
+#include "text/constraint.h"
 #include "text/reasoning.h"
+#include "text/tokenizer.h"
 
 #include <string>
 #include <string_view>
@@ -23,5 +25,13 @@ class ReasoningFilter {
  private:
   ReasoningSplitter splitter_;
 };
+
+// `answer` where the prompt leaves the answer's beginning to it; where it opens
+// a thought, the thought goes first and is free. The template may be null.
+GrammarSource grammar_of_answer(
+    const GrammarSource& answer,
+    const ChatTemplate* chat_template,
+    std::string_view prompt,
+    const Tokenizer& tokenizer);
 
 }  // namespace mlxcel::cli

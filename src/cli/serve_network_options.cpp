@@ -110,6 +110,12 @@ void declare_network_options(
 }
 
 void finish_network(const NetworkFlags& flags, http::Options& net) {
+  if (net.host.empty()) {
+    throw UsageError(
+        "--host is empty",
+        "that would be every address of this machine",
+        "give an address, 0.0.0.0 for all, or leave the option out");
+  }
   for (const std::string& key : flags.api_keys) {
     for (const std::string& part : split(key)) {
       net.api_keys.push_back(part);

@@ -100,6 +100,17 @@ void declare_text_options(
 }
 
 void finish_text(const TextFlags& flags, server::ServerOptions& options) {
+  const std::string& text = options.chat_template.text;
+  if (!text.empty() && text.find('{') == std::string::npos) {
+    throw UsageError(
+        "wrong --chat-template",
+        cat("'",
+            text.substr(0, 80),
+            "' is no template: every prompt would be these words; names of "
+            "built-in templates are not known here"),
+        "give the template's text, or its file with --chat-template-file; "
+        "without either the checkpoint's own is used");
+  }
   if (flags.thinking != "auto") {
     options.chat_template.thinking = flags.thinking == "on";
   } else if (options.answers.reasoning_budget == 0) {

@@ -20,7 +20,19 @@ LogSink& current_sink() {
   return sink;
 }
 
-void emit(LogLevel level, std::string_view message) {
+// One message is one line, whatever clients put into it.
+std::string one_line(std::string_view message) {
+  std::string out;
+  for (char c : message) {
+    bool control = (unsigned char)c < ' ' || c == 0x7f;
+    out += control ? fmt::format("\\x{:02x}", (unsigned char)c)
+                   : std::string(1, c);
+  }
+  return out;
+}
+
+void emit(LogLevel level, std::string_view text) {
+  std::string message = one_line(text);
   std::lock_guard lock(sink_mutex());
   if (current_sink()) {
     current_sink()(level, message);

@@ -110,8 +110,13 @@ void Connection::start() {
 void Connection::drain() {
   asio::post(strand_, [self = shared_from_this()] {
     self->draining_ = true;
-    if (self->idle_) {
+    if (self->receiving_) {
       self->input_timer_.cancel();
+      if (!self->reading_) {  // still shaking hands
+        self->close_now();
+      }
+    } else if (self->writing_) {
+      self->limit_write();
     }
   });
 }
@@ -217,7 +222,7 @@ awaitable<Connection::Input> Connection::more_input(
     Clock::time_point deadline) {
   size_t had = input_.size();
   while (input_.size() == had) {
-    if (ended_ || closed_ || (idle_ && draining_)) {
+    if (ended_ || closed_ || (receiving_ && draining_)) {
       co_return Input::ended;
     }
     if (Clock::now() >= deadline) {
@@ -235,6 +240,7 @@ awaitable<bool> Connection::serve_one() {
   if (!there) {
     co_return false;
   }
+  receiving_ = false;
   current_ = &exchange;
   if (exchange.response.state() == Response::State::open) {
     if (ended_) {
@@ -388,16 +394,7 @@ void Connection::write_next() {
         strand_, [self] { self->written(asio::error::operation_aborted, 0); });
     return;
   }
-  auto limit =
-      shared_->options.limits.write_time +
-      std::chrono::seconds(sending_bytes_.size() / kSlowestBytesPerSecond);
-  write_timer_.expires_after(limit);
-  write_timer_.async_wait([self](error_code error) {
-    if (!error && self->writing_ &&
-        self->write_timer_.expiry() <= Clock::now()) {
-      self->close_now();
-    }
-  });
+  limit_write();
   auto then = asio::bind_executor(
       strand_,
       [self](error_code error, size_t size) { self->written(error, size); });
@@ -406,6 +403,20 @@ void Connection::write_next() {
   } else {
     asio::async_write(socket_, asio::buffer(sending_bytes_), then);
   }
+}
+
+void Connection::limit_write() {
+  const Limits& limits = shared_->options.limits;
+  auto limit = draining_ ? std::min(limits.write_time, limits.drain_write_time)
+                         : limits.write_time;
+  limit += std::chrono::seconds(sending_bytes_.size() / kSlowestBytesPerSecond);
+  write_timer_.expires_after(limit);
+  write_timer_.async_wait([self = shared_from_this()](error_code error) {
+    if (!error && self->writing_ &&
+        self->write_timer_.expiry() <= Clock::now()) {
+      self->close_now();
+    }
+  });
 }
 
 void Connection::written(const error_code& error, size_t bytes) {

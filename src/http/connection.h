@@ -56,7 +56,8 @@ class Connection final : public Transport,
   ~Connection() override;
 
   void start();
-  // From any thread: ends an idle connection, or closes after this request.
+  // From any thread: closes after the request that runs; at once where none has
+  // arrived as a whole.
   void drain();
   // From any thread: cancels the request and closes.
   void stop();
@@ -91,6 +92,7 @@ class Connection final : public Transport,
 
   void queue(std::string bytes, std::function<void(bool)> done = {});
   void write_next();
+  void limit_write();  // the time that the bytes on their way may take
   void written(const error_code& error, size_t bytes);
   void ping_later();
   void peer_left();
@@ -108,7 +110,7 @@ class Connection final : public Transport,
   std::string input_;  // what came and was not parsed
   bool reading_ = false;
   bool ended_ = false;     // no more input will come
-  bool idle_ = false;      // between requests
+  bool receiving_ = true;  // no request is there as a whole
   bool draining_ = false;  // close after this request
   bool discard_ = false;   // closing: input is thrown away
   bool closed_ = false;

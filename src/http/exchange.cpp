@@ -113,7 +113,7 @@ awaitable<bool> Connection::read_request(Exchange& exchange) {
   parser.header_limit(std::uint32_t(limits.header_bytes));
   parser.body_limit(limits.body_bytes);
 
-  idle_ = true;
+  receiving_ = true;
   Input state = Input::data;
   auto begun = [this] {
     while (input_.starts_with("\r\n")) {  // RFC 9112, section 2.2
@@ -124,7 +124,6 @@ awaitable<bool> Connection::read_request(Exchange& exchange) {
   while (state == Input::data && !begun()) {
     state = co_await more_input(Clock::now() + limits.idle_time);
   }
-  idle_ = false;
   if (state != Input::data) {
     co_return false;
   }

@@ -19,6 +19,7 @@ struct Limits {
   std::chrono::milliseconds body_time{120'000};   // the whole body
   std::chrono::milliseconds idle_time{75'000};    // between requests
   std::chrono::milliseconds write_time{60'000};   // a piece that is not read
+  std::chrono::milliseconds drain_write_time{5'000};  // the same in a drain
   std::chrono::milliseconds request_time{
       3'600'000};  // the handler; 0: no limit
 };

@@ -40,7 +40,7 @@ Error cannot_listen(const std::string& where, const std::string& why) {
 }
 
 std::string show(const std::string& host, uint16_t port) {
-  bool v6 = host.find(':') != std::string::npos;
+  bool v6 = host.find(':') != std::string::npos && !host.starts_with('[');
   return v6 ? cat("[", host, "]:", port) : cat(host, ":", port);
 }
 
@@ -123,6 +123,17 @@ void set_up_tls(std::optional<asio::ssl::context>& context, const Tls& tls) {
             tls.cert_file.string()),
         tls_reason(error),
         "give --ssl-key-file the certificate's key, without a passphrase");
+  }
+  // Loading compares keys of the certificate's own kind only.
+  if (SSL_CTX_check_private_key(context->native_handle()) != 1) {
+    ERR_clear_error();
+    throw UsageError(
+        cat("the key ",
+            tls.key_file.string(),
+            " does not fit ",
+            tls.cert_file.string()),
+        "it is of another kind than the certificate's key",
+        "give --ssl-key-file the certificate's key");
   }
 }
 

@@ -211,6 +211,15 @@ std::vector<std::string> Adapters::model_names() const {
 }
 
 void Adapters::check_new_name(const std::string& name) const {
+  constexpr size_t kLongestName = 256;  // bytes
+  bool plain = std::ranges::none_of(
+      name, [](unsigned char c) { return c < ' ' || c == 0x7f; });
+  if (!plain || name.size() > kLongestName) {
+    Body::refuse(
+        "lora_name",
+        plain ? cat("has ", name.size(), " bytes, more than ", kLongestName)
+              : std::string("holds control characters"));
+  }
   std::lock_guard lock(mutex_);
   for (const Entry& entry : entries_) {
     if (entry.present && entry.adapter.task_name == name) {

@@ -400,10 +400,13 @@ ChatPlan plan_chat(
   if (reads && model.answers.parse) {
     plan.output.format = format;
     plan.output.tools = callable;
+    plan.output.parallel = wishes.parallel;
   }
   plan.kept_special =
       tokens_of_marks(*format, plan.output.marks, *model.tokenizer);
-  bool thinks = source.find(plan.output.marks.close) != std::string::npos;
+  // Some templates open a thought and leave it to the model to close it.
+  bool thinks = plan.output.prompt == PromptEnd::thinking ||
+                source.find(plan.output.marks.close) != std::string::npos;
   if (thinks) {
     plan.thoughts = {
         wishes.reasoning_budget,
@@ -413,6 +416,13 @@ ChatPlan plan_chat(
 
   if (wishes.grammar) {
     compile(wishes.grammar, "grammar", model, &plan.grammar);
+    if (plan.output.prompt == PromptEnd::thinking) {
+      GrammarSource whole = as_bad_request("grammar", [&] {
+        return grammar_behind_thought(
+            *wishes.grammar, plan.output.marks, *model.tokenizer);
+      });
+      compile(whole, "grammar", model, &plan.grammar);
+    }
     return plan;
   }
   OutputRules rules;

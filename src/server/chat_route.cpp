@@ -59,6 +59,16 @@ Chat read_chat(
   chat.stream = read_stream_options(body);
   generation.stream = chat.stream.stream;
   ignore_client_fields(body);
+  check_vllm_fields(body);
+  body.neutral("best_of", {1, chat.n}, "every answer is returned");
+  body.neutral("echo", {false});
+  body.neutral(
+      "continue_final_message",
+      {false},
+      "a last message of the assistant is gone on from without it");
+  body.neutral("add_special_tokens", {false}, "the template writes them");
+  body.neutral("function_call", {"auto", "none"}, "use tool_choice");
+  body.neutral("functions", {json::array()}, "use tools");
   read_native_sampling(body, app.model, generation);
   body.neutral("modalities", {json::array({"text"})}, "answers are texts");
   body.neutral("verbosity", {"medium"}, "templates know no such setting");

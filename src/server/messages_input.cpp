@@ -113,12 +113,15 @@ class Turn {
           {{"role", "tool"},
            {"tool_call_id", member(block, "tool_use_id")},
            {"content", content}});
-    } else if (type == "image" || type == "document") {
+    } else if (type == "document") {
       refuse_message(
           index_,
-          cat("has an ",
-              type,
-              ", but model ",
+          "has a document, which this server does not read; give its content "
+          "as a text block");
+    } else if (type == "image") {
+      refuse_message(
+          index_,
+          cat("has an image, but model ",
               model_.folder.string(),
               " was loaded without a vision tower (text-only checkpoint)"));
     } else if (type != "redacted_thinking") {

@@ -81,6 +81,24 @@ void ignore_client_fields(Body& body) {
   body.neutral("id_slot", {-1});
 }
 
+void check_vllm_fields(Body& body) {
+  const json none = json::array();
+  body.neutral("skip_special_tokens", {true});
+  body.neutral("spaces_between_special_tokens", {true});
+  body.neutral("include_stop_str_in_output", {false});
+  body.neutral("min_tokens", {0});
+  body.neutral("stop_token_ids", {none});
+  body.neutral("bad_words", {none});
+  body.neutral("allowed_token_ids", {none});
+  body.neutral("use_beam_search", {false});
+  body.neutral("early_stopping", {false});
+  body.neutral("length_penalty", {1});
+  body.neutral("detokenize", {true});
+  body.neutral("priority", {0});
+  body.neutral("return_token_ids", {false});
+  body.neutral("return_tokens_as_token_ids", {false});
+}
+
 http::Task<bool> write_chunk(http::Response& response, const json& chunk) {
   std::string text = chunk.is_null() ? "[DONE]" : http::dump_json(chunk);
   bool sent = co_await response.write(http::event(text));

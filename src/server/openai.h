@@ -44,6 +44,10 @@ http::Task<> end_stream(
 // Fields that say something about the client or the account.
 void ignore_client_fields(Body& body);
 
+// vLLM's fields beyond OpenAI's, at the values that its clients send unasked;
+// others are refused by name.
+void check_vllm_fields(Body& body);
+
 // Writes one chunk, or "[DONE]" for null. False when the client is gone.
 http::Task<bool> write_chunk(
     http::Response& response, const nlohmann::json& chunk);

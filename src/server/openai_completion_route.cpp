@@ -5,6 +5,7 @@
 #include "server/openai.h"
 #include "server/request_fields.h"
 #include "server/routes.h"
+#include "text/token_bytes.h"
 
 #include <algorithm>
 
@@ -48,6 +49,8 @@ Completions read_completions(const App& app, const http::Request& request) {
   body.neutral("best_of", {1, out.n}, "every answer is returned");
   body.neutral("suffix", {""}, "the model cannot fill text in");
   ignore_client_fields(body);
+  check_vllm_fields(body);
+  body.neutral("add_special_tokens", {true});
   read_native_sampling(body, app.model, base);
   const json* prompt = body.find("prompt");
   if (prompt == nullptr) {
@@ -67,11 +70,40 @@ Completions read_completions(const App& app, const http::Request& request) {
   return out;
 }
 
+// A place in a text that comes in bytes, counted in characters.
+class TextPlace {
+ public:
+  // Where a token with these bytes begins; for the rest of a character, where
+  // that one began.
+  size_t offset(std::string_view bytes) const {
+    bool rest = missing_ > 0 && !bytes.empty() && continues(bytes[0]);
+    return characters_ - rest;
+  }
+  void advance(std::string_view bytes) {
+    for (char c : bytes) {
+      if (missing_ > 0 && continues(c)) {
+        --missing_;
+        continue;
+      }
+      ++characters_;  // U+FFFD, where a byte begins none
+      auto byte = (unsigned char)c;
+      missing_ = byte >= 0xF0 ? 3 : byte >= 0xE0 ? 2 : byte >= 0xC2 ? 1 : 0;
+    }
+  }
+
+ private:
+  static bool continues(char c) {
+    return (c & 0xC0) == 0x80;
+  }
+  size_t characters_ = 0;  // that have begun
+  int missing_ = 0;        // bytes of the last one
+};
+
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
 class Logprobs {
  public:
-  explicit Logprobs(const ServedModel& model, size_t offset = 0)
-      : model_(model), offset_(offset) {}
+  explicit Logprobs(const ServedModel& model, TextPlace place = {})
+      : model_(model), place_(place) {}
 
   // A token without a probability: the first of a prompt.
   void add_first(int32_t token) {
@@ -99,20 +131,26 @@ class Logprobs {
         {"top_logprobs", std::move(top_)},
         {"text_offset", std::move(offsets_)}};
   }
+  // Of the next token.
+  TextPlace place() const {
+    return place_;
+  }
 
  private:
   std::string add_text(int32_t token) {
-    std::string text = model_.piece(token);
+    std::string bytes = token_bytes(*model_.tokenizer, token);
+    std::string text = to_utf8(bytes);
     tokens_.push_back(text);
-    offsets_.push_back(offset_);
-    // In characters: bytes that do not continue one.
-    offset_ += size_t(std::count_if(
-        text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+    offsets_.push_back(place_.offset(bytes));
+    // Special tokens are no part of the text.
+    if (!model_.tokenizer->is_special(token)) {
+      place_.advance(bytes);
+    }
     return text;
   }
 
   const ServedModel& model_;
-  size_t offset_;
+  TextPlace place_;
   json tokens_ = json::array(), values_ = json::array();
   json top_ = json::array(), offsets_ = json::array();
 };
@@ -151,6 +189,7 @@ http::Task<> stream_completions(
   response.start_events();
   std::vector<GenerationEnd> ends(request.generations.size());
   std::vector<bool> begun(request.generations.size(), false);
+  std::vector<TextPlace> places(request.generations.size());
   while (!answers.all_ended()) {
     std::optional<GenerationPart> part = co_await answers.next();
     if (!part) {
@@ -159,7 +198,7 @@ http::Task<> stream_completions(
     const GenerationRequest& generation = request.generations[part->index];
     json logprobs = nullptr;
     std::string text;
-    Logprobs entries(app.model);
+    Logprobs entries(app.model, places[part->index]);
     if (request.echo && !begun[part->index]) {
       text = request.prompts[part->index / request.n];
       if (generation.logprobs >= 0) {
@@ -172,6 +211,7 @@ http::Task<> stream_completions(
         entries.add(entry);
       }
       logprobs = entries.take();
+      places[part->index] = entries.place();
     }
     json chunk = envelope(request);
     json choice = {

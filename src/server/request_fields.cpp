@@ -16,9 +16,11 @@ using nlohmann::json;
 
 namespace {
 
+// Of 32 bits, as llama-server's: answers repeat it as a JSON number, which many
+// readers hold in a double.
 uint64_t random_seed() {
   std::random_device device;
-  return uint64_t(device()) << 32 | device();
+  return uint32_t(device());
 }
 
 constexpr int64_t kMaxInt = std::numeric_limits<int>::max();

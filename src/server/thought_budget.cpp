@@ -1,5 +1,7 @@
 #include "server/thought_budget.h"
 
+#include "text/token_bytes.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -36,8 +38,11 @@ class LimitedThoughts : public TokenConstraint {
     size_t token = size_t(closing_[closed_]);
     bool possible =
         token / 32 < allowed.size() && (allowed[token / 32] >> token % 32 & 1);
-    if (!possible) {  // the grammar is about something else here
-      state_ = State::answer;
+    if (!possible) {
+      // Within a character a grammar allows nothing but its other bytes;
+      // elsewhere it is about something else.
+      bool waits = closed_ == 0 && !is_utf8(character_);
+      state_ = waits ? State::thinking : State::answer;
       return allowed;
     }
     only_.assign(allowed.size(), 0);
@@ -54,6 +59,7 @@ class LimitedThoughts : public TokenConstraint {
       state_ = closed_ == closing_.size() ? State::answer : State::closing;
     } else if (state_ != State::answer) {
       text_ += tokenizer_.decode(std::span(&token, 1), false);
+      keep_character(token_bytes(tokenizer_, token));
       read();
     }
   }
@@ -90,6 +96,17 @@ class LimitedThoughts : public TokenConstraint {
     check_budget();
   }
 
+  // The last character, as far as it has come.
+  void keep_character(std::string_view bytes) {
+    character_ += bytes;
+    character_.erase(
+        0, character_.size() - std::min<size_t>(character_.size(), 4));
+    size_t begin = character_.size();
+    while (begin > 0 && (character_[--begin] & 0xC0) == 0x80) {
+    }
+    character_.erase(0, begin);
+  }
+
   void check_budget() {
     bool spent = state_ == State::thinking && thought_ >= budget_;
     state_ = spent ? State::closing : state_;
@@ -102,9 +119,10 @@ class LimitedThoughts : public TokenConstraint {
   std::vector<int32_t> closing_;        // the tokens of the closing mark
   std::vector<uint32_t> words_, only_;  // masks: all tokens, one token
   State state_;
-  std::string text_;     // of the answer, as far as it still matters
-  int64_t thought_ = 0;  // tokens since the thought began
-  size_t closed_ = 0;    // tokens of the closing mark that are drawn
+  std::string text_;       // of the answer, as far as it still matters
+  std::string character_;  // bytes of the last one, which may be incomplete
+  int64_t thought_ = 0;    // tokens since the thought began
+  size_t closed_ = 0;      // tokens of the closing mark that are drawn
 };
 
 }  // namespace

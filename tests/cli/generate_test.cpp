@@ -114,6 +114,29 @@ TEST(Generate, KeepsToAGrammarOrASchema) {
   EXPECT_EQ(got.exit_code, 2);
 }
 
+// A thought that the template opens goes first, as it likes, and does not end
+// the answer.
+TEST(Generate, KeepsToASchemaBehindTheThought) {
+  TemporaryFolder folder;
+  std::ofstream(folder.path("template")) << "{{ bos_token }}<think>";
+  ProgramResult got = run_program(
+      {"generate",
+       "--model",
+       chain_model(),
+       "--chat-template-file",
+       folder.path("template"),
+       "--prompt",
+       "",
+       "--max-tokens",
+       "40",
+       "--show-reasoning",
+       "--json-schema",
+       R"({"const": "x"})"});
+  EXPECT_EQ(got.exit_code, 0) << got.err;
+  EXPECT_THAT(got.out, StartsWith("Aé😀b한c."));
+  EXPECT_THAT(got.err, HasSubstr("Answer: 40 tokens"));
+}
+
 TEST(Generate, ReadsThePromptFromStandardInput) {
   std::vector<std::string> base = {
       "generate", "--model", chain_model(), "--no-chat-template"};

@@ -6,6 +6,7 @@
 #include "http/url.h"
 
 #include "core/error.h"
+#include "support/log_capture.h"
 #include "support/temporary_folder.h"
 
 #include <gmock/gmock.h>
@@ -89,6 +90,12 @@ TEST(AccessLog, StaysOneLine) {
       access_line(record, LogFormat::json),
       R"({"method":"GET","path":"/a\nb","status":200,"ms":12.3,"bytes":5,)"
       R"("peer":"unix","id":"t","tokens":3})");
+}
+
+TEST(Log, OneMessageIsOneLine) {
+  mlxcel::testing::LogCapture log;
+  log_warning("a\nServing b\x1b[2K é");
+  EXPECT_THAT(log.warnings, ElementsAre("a\\x0aServing b\\x1b[2K é"));
 }
 
 TEST(Metrics, WritesPrometheusText) {

@@ -404,4 +404,12 @@ void write_certificate(
   EVP_PKEY_free(pair);
 }
 
+void write_other_key(const std::filesystem::path& key) {
+  EVP_PKEY* pair = EVP_RSA_gen(2048);
+  FILE* file = std::fopen(key.c_str(), "wb");
+  PEM_write_PrivateKey(file, pair, nullptr, nullptr, 0, nullptr, nullptr);
+  std::fclose(file);
+  EVP_PKEY_free(pair);
+}
+
 }  // namespace mlxcel::http

@@ -143,5 +143,7 @@ class TestServer {
 // Writes a self-signed certificate and its key; fresh on each call.
 void write_certificate(
     const std::filesystem::path& cert, const std::filesystem::path& key);
+// A key of another kind than those of write_certificate.
+void write_other_key(const std::filesystem::path& key);
 
 }  // namespace mlxcel::http

@@ -174,6 +174,17 @@ TEST(HttpServer, AClientThatDoesNotReadIsGivenUp) {
   EXPECT_TRUE(eventually([&] { return server.seen().refused_writes == 1; }));
 }
 
+TEST(HttpServer, AClientThatDoesNotReadHoldsUpNoDrain) {
+  Options options;
+  options.limits.drain_write_time = milliseconds(100);
+  TestServer server(options);
+  Client client(server.port());
+  client.request("GET", "/flood");
+  ASSERT_TRUE(eventually([&] { return server.seen().started == 1; }));
+  server.server().drain();
+  EXPECT_TRUE(eventually([&] { return server.seen().refused_writes == 1; }));
+}
+
 TEST(HttpServer, ALongRequestRunsIntoItsLimit) {
   Options options;
   options.limits.request_time = milliseconds(50);
@@ -288,6 +299,18 @@ TEST(HttpServer, RefusesCertificatesThatDoNotFit) {
     EXPECT_THAT(
         error.what(), AllOf(HasSubstr("key.pem"), HasSubstr("does not fit")));
   }
+  // A key of another kind.
+  write_other_key(options.tls.key_file);
+  try {
+    Server(options, router).bind();
+    FAIL() << "took a key of another kind";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(
+        error.what(),
+        AllOf(
+            HasSubstr("key.pem does not fit"),
+            HasSubstr(options.tls.cert_file.string())));
+  }
 }
 
 TEST(HttpServer, APortInUseIsAnErrorAtTheStart) {
@@ -311,16 +334,18 @@ TEST(HttpServer, APortInUseIsAnErrorAtTheStart) {
 
 TEST(HttpServer, ListensOnIpv6) {
   Options options;
-  options.host = "::1";
   options.port = 0;
   Router router;
-  Server server(options, router);
-  try {
-    server.bind();
-  } catch (const Error& error) {
-    GTEST_SKIP() << "no IPv6 here: " << error.what();
+  for (const char* host : {"::1", "[::1]"}) {
+    options.host = host;
+    Server server(options, router);
+    try {
+      server.bind();
+    } catch (const Error& error) {
+      GTEST_SKIP() << "no IPv6 here: " << error.what();
+    }
+    EXPECT_EQ(server.url(), fmt::format("http://[::1]:{}", server.port()));
   }
-  EXPECT_EQ(server.url(), fmt::format("http://[::1]:{}", server.port()));
 }
 
 TEST(HttpServer, TwoProcessesShareAPortOnlyWhenAsked) {
@@ -342,10 +367,22 @@ TEST(HttpServer, DrainsOnTheFirstSignal) {
   ASSERT_TRUE(eventually([&] { return server.seen().started == 1; }));
   Client idle(server.port());
   EXPECT_EQ(idle.call("GET", "/health").status, 200);
+  // Requests that have not arrived whole do not run.
+  const char* const parts[] = {
+      "POST /ec",
+      "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{"};
+  std::vector<std::unique_ptr<Client>> partial;
+  for (const char* part : parts) {
+    partial.push_back(std::make_unique<Client>(server.port()));
+    partial.back()->send(part);
+  }
 
   ::kill(::getpid(), SIGTERM);
   EXPECT_TRUE(eventually([&] { return !Client(server.port()).connected(); }));
   EXPECT_TRUE(idle.at_end());
+  for (auto& client : partial) {
+    EXPECT_TRUE(client->at_end());
+  }
   EXPECT_TRUE(server.running());
   EXPECT_EQ(server.seen().cancelled, 0);
 

@@ -195,7 +195,8 @@ TEST_F(ChainServer, LogProbabilitiesAreTheModelsOwn) {
   json answer = server->post("/v1/completions", body).json();
   json logprobs = answer["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["tokens"], json({"<|bos|>", ">", "A", "\uFFFD"}));
-  EXPECT_EQ(logprobs["text_offset"], json({0, 7, 8, 9}));
+  // The BOS is no part of the text.
+  EXPECT_EQ(logprobs["text_offset"], json({0, 0, 1, 2}));
   EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
   EXPECT_NEAR(logprobs["token_logprobs"][2], scale - total, 1e-4);
   EXPECT_NEAR(logprobs["token_logprobs"][3], scale - total, 1e-4);
@@ -225,6 +226,38 @@ TEST_F(ChainServer, LogProbabilitiesAreTheModelsOwn) {
   EXPECT_EQ(
       answer["completion_probabilities"][0]["top_logprobs"][0]["bytes"],
       json::array({0xC3}));
+}
+
+TEST_F(ChainServer, OffsetsOfTokensCountCharactersOverTheWholeText) {
+  json body = {
+      {"prompt", ">"}, {"max_tokens", 13}, {"logprobs", 0}, {"temperature", 0}};
+  // "Aé😀b한c.", a token a byte.
+  const json expected = {0, 1, 1, 2, 2, 2, 2, 3, 4, 4, 4, 5, 6};
+  json whole = server->post("/v1/completions", body).json()["choices"][0];
+  EXPECT_EQ(whole["text"], "Aé😀b한c.");
+  EXPECT_EQ(whole["logprobs"]["text_offset"], expected);
+  body["stream"] = true;
+  json streamed = json::array();
+  for (const std::string& event :
+       server->post("/v1/completions", body).events()) {
+    if (event == "[DONE]") {
+      continue;
+    }
+    json part = json::parse(event)["choices"][0]["logprobs"];
+    for (const json& offset : part.value("text_offset", json::array())) {
+      streamed.push_back(offset);
+    }
+  }
+  EXPECT_EQ(streamed, expected);
+}
+
+TEST_F(ChainServer, RandomSeedsFitIntoAnyReadersNumbers) {
+  json body = {{"prompt", ">"}, {"n_predict", 1}};
+  for (int i = 0; i < 8; ++i) {
+    json answer = server->post("/completion", body).json();
+    EXPECT_LE(
+        answer["generation_settings"]["seed"].get<uint64_t>(), 0xFFFFFFFFu);
+  }
 }
 
 TEST_F(ChainServer, SeveralPromptsAndAnswers) {

@@ -86,6 +86,8 @@ TEST_F(OptionsTable, IdentityAndNetwork) {
        {{"--reuse-port"}},
        {{"--sse-ping-interval", "30"}},
        {{"--host", "localhost"}},
+       {{"--host", "[::1]"}},
+       {{"--host", ""}, "--host is empty"},
        {{"--port", "70000"}, "70000 not in range"}});
 }
 
@@ -165,6 +167,8 @@ TEST_F(OptionsTable, SamplingDefaults) {
 TEST_F(OptionsTable, TemplatesAndReasoning) {
   check(
       {{{"--chat-template", "{{ messages[0].content }}"}},
+       {{"--chat-template", "chatml"},
+        "names of built-in templates are not known here"},
        {{"--chat-template-file", "t.jinja"}},
        {{"--chat-template-kwargs", "{\"a\": 1}"}},
        {{"--skip-chat-parsing"}},

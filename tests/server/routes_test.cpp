@@ -186,7 +186,19 @@ TEST_F(RoutesTest, OpenAiRoutesTakeWhatChangesNothing) {
       {"dynatemp_range", 0.0, 0.5},
       {"samplers", order, {"top_k"}},
       {"samplers", upstream, {"temperature", "top_k"}},
-      {"samplers", "edskypmxt", "kt"}};
+      {"samplers", "edskypmxt", "kt"},
+      {"skip_special_tokens", true, false},
+      {"spaces_between_special_tokens", true, false},
+      {"include_stop_str_in_output", false, true},
+      {"min_tokens", 0, 2},
+      {"stop_token_ids", json::array(), {5}},
+      {"best_of", 1, 3},
+      {"echo", false, true},
+      {"continue_final_message", false, true},
+      {"add_special_tokens", false, true},
+      {"use_beam_search", false, true},
+      {"length_penalty", 1.0, 2.0},
+      {"functions", json::array(), {{{"name", "f"}}}}};
   json chat = json::parse(kChat);
   for (const Field& field : fields) {
     json body = chat;
@@ -198,7 +210,16 @@ TEST_F(RoutesTest, OpenAiRoutesTakeWhatChangesNothing) {
     EXPECT_EQ(answer.status, 400) << field.name;
     EXPECT_THAT(answer.body, ::testing::HasSubstr(field.name));
   }
+  chat["add_generation_prompt"] = true;
+  EXPECT_EQ(server->post("/v1/chat/completions", chat).status, 200);
   json text = {{"prompt", ">"}, {"max_tokens", 1}, {"samplers", upstream}};
+  for (const json& fields :
+       {json{{"min_tokens", 0}, {"stop_token_ids", json::array()}},
+        json{{"skip_special_tokens", true}, {"add_special_tokens", true}}}) {
+    json body = text;
+    body.update(fields);
+    EXPECT_EQ(server->post("/v1/completions", body).status, 200) << fields;
+  }
   EXPECT_EQ(server->post("/v1/completions", text).status, 200);
   text["samplers"] = {"top_k"};
   EXPECT_EQ(server->post("/v1/completions", text).status, 400);

@@ -39,6 +39,15 @@ struct SettingsTest : ::testing::Test {
   SettingsTest() {
     testing::write_random_model(model);
   }
+  // A copy of the model with changes to its config.
+  std::string edited(const char* name, const json& changes) const {
+    std::string path = folder.path(name);
+    std::filesystem::copy(model, path);
+    json config = json::parse(text_of(path + "/config.json"));
+    config.merge_patch(changes);
+    std::ofstream(path + "/config.json") << config;
+    return path;
+  }
   static json greedy(const json& prompt, int n) {
     return {
         {"prompt", prompt},
@@ -223,6 +232,59 @@ TEST_F(SettingsTest, ThoughtsEndWithTheirBudget) {
   EXPECT_EQ(blocks[0]["thinking"].get<std::string>().size(), 7) << blocks;
 }
 
+// Whatever is drawn: bytes that are a part of a character, and an end token
+// that is a letter as well.
+TEST_F(SettingsTest, RulesHoldBehindThoughts) {
+  RunningServer server(
+      edited("ends", {{"eos_token_id", 'e'}}), {"--chat-template", kThinking});
+  json schema = {
+      {"response_format",
+       {{"type", "json_schema"},
+        {"json_schema", {{"schema", {{"enum", {"ab", "cd"}}}}}}}}};
+  json grammar = {{"grammar", R"(root ::= "\"" ("ab" | "cd") "\"")"}};
+  for (json body : {schema, grammar}) {
+    body.update(
+        {{"messages", {{{"role", "user"}, {"content", "Why?"}}}},
+         {"max_tokens", 300},
+         {"temperature", 3},
+         {"top_k", 0},
+         {"top_p", 1},
+         {"min_p", 0}});
+    for (int seed = 0; seed < 8; ++seed) {
+      SCOPED_TRACE(seed);
+      body["seed"] = seed;
+      body["reasoning_budget"] = -1;
+      Answer answer = server.post("/v1/chat/completions", body);
+      ASSERT_EQ(answer.status, 200) << answer.body;
+      json choice = answer.json()["choices"][0];
+      EXPECT_EQ(choice["finish_reason"], "length") << choice;
+      body["reasoning_budget"] = 5;
+      answer = server.post("/v1/chat/completions", body);
+      ASSERT_EQ(answer.status, 200) << answer.body;
+      choice = answer.json()["choices"][0];
+      EXPECT_EQ(choice["finish_reason"], "stop");
+      EXPECT_THAT(
+          choice["message"]["content"].get<std::string>(),
+          ::testing::AnyOf("\"ab\"", "\"cd\""));
+      // At most the rest of a character above the budget.
+      EXPECT_LE(
+          choice["message"]["reasoning_content"].get<std::string>().size(), 8);
+    }
+  }
+}
+
+TEST_F(SettingsTest, AThoughtThatTheTemplateNeverClosesHasItsBudget) {
+  RunningServer server(
+      model,
+      {"--chat-template",
+       "{% for m in messages %}{{ m.content }}{% endfor %}"
+       "{% if add_generation_prompt %}<think>\n{% endif %}"});
+  json choice = chat(server, {{"max_tokens", 40}, {"reasoning_budget", 5}});
+  EXPECT_EQ(
+      choice["message"]["reasoning_content"].get<std::string>().size(), 5);
+  EXPECT_EQ(choice["message"]["content"].get<std::string>().size(), 27u);
+}
+
 TEST_F(SettingsTest, ThoughtsMayStayInTheText) {
   RunningServer plain(
       model,
@@ -287,14 +349,6 @@ TEST_F(SettingsTest, TemplatesGetWhatWasAskedFor) {
 }
 
 TEST_F(SettingsTest, PositionsTurnAsAsked) {
-  auto edited = [&](const char* name, const json& changes) {
-    std::string path = folder.path(name);
-    std::filesystem::copy(model, path);
-    json config = json::parse(text_of(path + "/config.json"));
-    config.merge_patch(changes);
-    std::ofstream(path + "/config.json") << config;
-    return path;
-  };
   auto answer = [&](const std::string& path, const Words& flags) {
     RunningServer server(path, flags);
     json out = completion(server, greedy(kPrompt, 24))["tokens"];

@@ -222,6 +222,12 @@ TEST_F(SharingTest, AdaptersComeAndGoAtRunTime) {
   EXPECT_EQ(load("x", "b"), 400);     // the name is taken
   EXPECT_EQ(load("y", "/tmp"), 400);  // outside
   EXPECT_EQ(load("y", "missing"), 400);
+  for (const std::string& name :
+       {std::string("y\nServing"),
+        std::string("\x7f"),
+        std::string(257, 'y')}) {
+    EXPECT_EQ(load(name.c_str(), "a"), 400) << name;
+  }
   EXPECT_EQ(content("m:x"), with_a);
   EXPECT_EQ(content("m"), base);
   json name = {{"lora_name", "x"}};

@@ -192,6 +192,17 @@ TEST_F(StructuredServer, FaultsAreNamedInTheApisOwnForm) {
       answer.json()["error"]["message"].get<std::string>(),
       ::testing::HasSubstr("line 1, column 11: there is no rule x"));
 
+  json document = {
+      {"max_tokens", 1},
+      {"messages",
+       {{{"role", "user"},
+         {"content", {{{"type", "document"}, {"source", json::object()}}}}}}}};
+  answer = server->post("/v1/messages", document);
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_THAT(
+      answer.json()["error"]["message"].get<std::string>(),
+      ::testing::HasSubstr("has a document, which this server does not read"));
+
   answer = server->post("/v1/responses", {{"input", "x"}, {"store", true}});
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(answer.json()["error"]["param"], "store");
