@@ -148,7 +148,7 @@ void check_lengths(
     const Input& input, int64_t max_positions, int64_t max_tokens) {
   int64_t longest = *std::ranges::max_element(input.lengths);
   if (max_positions > 0 && longest + max_tokens > max_positions) {
-    throw UsageError(
+    throw CheckpointError(
         "a row is longer than the context",
         cat("it has ",
             longest,

@@ -73,7 +73,7 @@ Base open_base(
   if (base.logits.dtype != DType::f32 ||
       base.logits.shape != Shape{int64_t(positions.size()), vocab} ||
       !same("tokens", tokens) || !same("positions", positions)) {
-    throw UsageError(
+    throw CheckpointError(
         "saved logits of another text",
         cat(file,
             " has ",
@@ -105,7 +105,7 @@ int run_perplexity(const PerplexityOptions& options) {
   Session session = open_session(options.model, chat);
   std::vector<int32_t> tokens = session.encode(text, PromptKind::plain);
   if (tokens.size() < 2) {
-    throw UsageError(
+    throw TextError(
         "the text is too short",
         cat(options.text, " has ", tokens.size(), " tokens"),
         "a score needs at least two");

@@ -100,6 +100,7 @@ class Chat {
       prompt = text_.empty() ? message : text_ + "\n" + message;
       request.sequence.prompt = session_.encode(prompt, PromptKind::plain);
     }
+    check_length(request.sequence.prompt.size());
     request.sequence.max_tokens = options_.sampling.max_tokens;
     request.sequence.eos = session_.eos;
     request.sequence.sampling = sampling_;
@@ -127,6 +128,17 @@ class Chat {
   }
 
  private:
+  void check_length(size_t tokens) const {
+    const int64_t context = session_.model.max_positions;
+    if (context > 0 && int64_t(tokens) > context) {
+      throw TextError(
+          "the conversation with this message is longer than the context",
+          cat("it has ", tokens, " tokens, the context ", context),
+          "the message was left out; send a shorter one, or /clear to forget "
+          "the conversation");
+    }
+  }
+
   const RunOptions& options_;
   Session& session_;
   SamplingParams sampling_;
@@ -192,6 +204,7 @@ int converse(const RunOptions& options, Session& session) {
     print_note("Type a message, /help for help, Ctrl-D to leave.");
   }
   std::string message;
+  int code = kOk;
   for (;;) {
     clear_interrupt();
     LineReader::Result result = read_message(reader, message);
@@ -199,7 +212,7 @@ int converse(const RunOptions& options, Session& session) {
       if (stdin_is_terminal()) {
         print_note("");
       }
-      return kOk;
+      return code;
     }
     if (result == LineReader::Result::interrupted) {
       print_note("\nCtrl-D or /bye leaves.");
@@ -209,7 +222,7 @@ int converse(const RunOptions& options, Session& session) {
       continue;
     }
     if (message == "/bye" || message == "/exit" || message == "/quit") {
-      return kOk;
+      return code;
     }
     if (message == "/help" || message == "/?") {
       print_note(kHelp);
@@ -226,7 +239,7 @@ int converse(const RunOptions& options, Session& session) {
       } catch (const Error& error) {
         print_error(error.what());
         if (!stdin_is_terminal()) {
-          return kFailed;
+          code = kFailed;  // the messages after it are answered all the same
         }
       }
     }

@@ -40,21 +40,21 @@ Engine::Sequence& Engine::at(int64_t id) const {
 
 int64_t Engine::add(SequenceOptions options) {
   if (options.prompt.empty()) {
-    throw UsageError(
+    throw TextError(
         "the prompt is empty",
         "it has no token, so there is nothing to continue",
         "give a prompt");
   }
   int64_t length = int64_t(options.prompt.size());
   if (options_.max_positions > 0 && length > options_.max_positions) {
-    throw UsageError(
+    throw TextError(
         "the prompt is longer than the context",
         cat("it has ", length, " tokens, the context ", options_.max_positions),
         "shorten the prompt");
   }
   for (int32_t token : options.prompt) {
     if (token < 0 || token >= vocab_size_) {
-      throw UsageError(
+      throw TextError(
           "token outside the vocabulary",
           cat("id ", token, ", the model has ", vocab_size_),
           "use the tokenizer that belongs to this model");

@@ -109,7 +109,7 @@ class Engine {
   ~Engine();
 
   // Checks tokens, lengths and sampling, and queues the sequence. Returns its
-  // id. Throws UsageError when the prompt is empty or longer than the context.
+  // id. Throws TextError when the prompt is empty or longer than the context.
   int64_t add(SequenceOptions options);
 
   // One forward pass; the events of all sequences that got a token or ended.

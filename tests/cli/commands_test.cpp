@@ -462,7 +462,7 @@ TEST(Perplexity, ScoresATextAndComparesItWithItself) {
 
   compare[compare.size() - 3] = "8";
   got = run_program(compare);
-  EXPECT_EQ(got.exit_code, 2);
+  EXPECT_EQ(got.exit_code, 1);
   EXPECT_THAT(got.err, HasSubstr("saved logits of another text"));
 }
 

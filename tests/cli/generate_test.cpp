@@ -145,6 +145,13 @@ TEST(Generate, ReadsThePromptFromStandardInput) {
   EXPECT_EQ(run_program(base, {.text = "#"}).out, "uvw-klm\n");
 }
 
+// The command line is right, what it names is not.
+TEST(Generate, APromptThatDoesNotFitIsAFailure) {
+  ProgramResult got = generate(std::string(3000, 'a'));
+  EXPECT_EQ(got.exit_code, 1);
+  EXPECT_THAT(got.err, HasSubstr("the context 2048"));
+}
+
 TEST(Generate, UsesTheChatTemplateByDefault) {
   ProgramResult got = run_program(
       {"generate", "--model", chain_model(), "--system", "ab", "-p", "#"});
@@ -357,6 +364,17 @@ TEST(Run, ChatsWithHistoryAndCommands) {
   EXPECT_EQ(got.out, "uvw-klm\nuvw-klm\nAé😀b한c.\n");
   EXPECT_THAT(got.err, HasSubstr("/clear"));
   EXPECT_THAT(got.err, HasSubstr("Unknown command /nonsense"));
+}
+
+TEST(Run, GoesOnAfterAMessageThatDoesNotFit) {
+  std::string messages = "#\n" + std::string(3000, 'a') + "\n#\n/clear\n>\n";
+  ProgramResult got =
+      run_program({"run", "--model", chain_model()}, {.text = messages});
+  EXPECT_EQ(got.exit_code, 1);
+  EXPECT_EQ(got.out, "uvw-klm\nuvw-klm\nAé😀b한c.\n");
+  EXPECT_THAT(got.err, HasSubstr("longer than the context"));
+  EXPECT_THAT(got.err, HasSubstr("the context 2048"));
+  EXPECT_THAT(got.err, HasSubstr("/clear"));
 }
 
 TEST(Run, EndsWithTheInput) {

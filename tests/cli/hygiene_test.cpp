@@ -1,5 +1,6 @@
 // What a shell can do to a program: closed and full outputs, empty names,
 // numbers out of range.
+#include "io/safetensors.h"
 #include "support/programs/run_program.h"
 
 #include <gmock/gmock.h>
@@ -8,6 +9,7 @@
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -80,6 +82,29 @@ TEST(Logits, OutputMayNotBeTheInput) {
   std::string text;
   std::getline(std::ifstream(folder.path("in")), text);
   EXPECT_EQ(text, "kept");
+}
+
+// The command line is right, the file is not.
+TEST(Logits, ARowThatDoesNotFitIsAFailure) {
+  TemporaryFolder folder;
+  write_chain_model(folder.path("model"));
+  std::byte* data = nullptr;
+  WeightTensor ids = make_weight(DType::i32, {1, 3000}, &data);
+  std::memset(data, 0, ids.bytes);
+  WeightMap tensors;
+  tensors.set("input_ids", ids);
+  write_safetensors(folder.path("in"), tensors);
+  ProgramResult got = run_program(
+      {"logits",
+       "-m",
+       folder.path("model"),
+       "--input",
+       folder.path("in"),
+       "--output",
+       folder.path("out")});
+  EXPECT_EQ(got.exit_code, 1);
+  EXPECT_THAT(got.err, HasSubstr("the context 2048"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path("out")));
 }
 
 TEST(Arguments, SeedsAreNotCut) {

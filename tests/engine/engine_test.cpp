@@ -547,7 +547,7 @@ TEST_F(EngineTest, AdapterScalesReachTheModel) {
 
 TEST_F(EngineTest, RefusesPromptsThatCannotRun) {
   Engine engine(model, backend, {.max_positions = 8});
-  EXPECT_THROW(engine.add({}), UsageError);
+  EXPECT_THROW(engine.add({}), TextError);
   EXPECT_THROW(engine.add({.prompt = some_tokens(9)}), UsageError);
   EXPECT_THROW(engine.add({.prompt = {1, kFakeVocab}}), UsageError);
   EXPECT_THROW(engine.add({.prompt = {-1}}), UsageError);
