@@ -11,37 +11,6 @@
 
 namespace mlxcel::cli {
 
-namespace {
-
-nlohmann::ordered_json parse_kwargs(const std::string& text) {
-  if (text.empty()) {
-    return nlohmann::ordered_json::object();
-  }
-  // Writing the value out for the template descends with it.
-  auto depth = [](int level, auto, const auto&) {
-    if (level > kMaxJsonDepth) {
-      throw UsageError(
-          "wrong --chat-template-kwargs",
-          cat("it is nested deeper than ", kMaxJsonDepth, " levels"),
-          "templates need flat variables");
-    }
-    return true;
-  };
-  nlohmann::ordered_json kwargs =
-      nlohmann::ordered_json::parse(text, depth, false);
-  if (!kwargs.is_object()) {
-    throw UsageError(
-        "wrong --chat-template-kwargs",
-        cat("'", text, "' is no JSON object"),
-        "write for example --chat-template-kwargs "
-        "'{\"enable_thinking\": false}'");
-  }
-  check_template_kwargs(kwargs);
-  return kwargs;
-}
-
-}  // namespace
-
 void declare_chat_options(CLI::App& app, ChatOptions& options) {
   auto group = [](CLI::Option* option) { option->group("Text"); };
   CLI::Option* plain = app.add_flag(
@@ -75,7 +44,7 @@ void declare_chat_options(CLI::App& app, ChatOptions& options) {
 TextSide open_text(
     const std::filesystem::path& folder, const ChatOptions& chat) {
   TextSide text;
-  text.template_kwargs = parse_kwargs(chat.template_kwargs);
+  text.template_kwargs = parse_template_kwargs(chat.template_kwargs);
   text.tokenizer = Tokenizer::load(folder);
   if (!chat.template_file.empty()) {
     text.chat_template =
@@ -89,7 +58,8 @@ TextSide open_text(
 Session open_session(
     const ModelOptions& options, const ChatOptions& chat, Remember remember) {
   Session session;
-  parse_kwargs(chat.template_kwargs);  // a wrong one fails before the load
+  parse_template_kwargs(
+      chat.template_kwargs);  // a wrong one fails before the load
   LoadOptions load = load_options(options);
   session.adapter_scales = adapter_scales(load);
   std::filesystem::path folder = checkpoint_folder(load.model);

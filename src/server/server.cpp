@@ -33,22 +33,6 @@ constexpr int64_t kLeastContext = 512;
 // Of the free memory, when the KV cache may choose.
 constexpr double kMemoryShare = 0.6;
 
-nlohmann::ordered_json parse_kwargs(const std::string& text) {
-  if (text.empty()) {
-    return nlohmann::ordered_json::object();
-  }
-  bool object = parse_json(text, "--chat-template-kwargs").is_object();
-  if (!object) {
-    throw UsageError(
-        "wrong --chat-template-kwargs",
-        cat("'", text, "' is no JSON object"),
-        "write for example '{\"enable_thinking\": false}'");
-  }
-  auto kwargs = nlohmann::ordered_json::parse(text);
-  check_template_kwargs(kwargs);
-  return kwargs;
-}
-
 std::string template_source(const fs::path& folder) {
   if (fs::exists(folder / "chat_template.jinja")) {
     return read_text_file(folder / "chat_template.jinja");
@@ -63,7 +47,7 @@ std::string template_source(const fs::path& folder) {
 ServedModel open_text(const ServerOptions& options, const fs::path& folder) {
   ServedModel model;
   const ChatTemplateOptions& chat = options.chat_template;
-  model.template_kwargs = parse_kwargs(chat.kwargs);
+  model.template_kwargs = parse_template_kwargs(chat.kwargs);
   if (chat.thinking && !model.template_kwargs.contains("enable_thinking")) {
     model.template_kwargs["enable_thinking"] = *chat.thinking;
   }
@@ -301,7 +285,7 @@ void allow_saving_slots(
 
 void run_server(ServerOptions options) {
   fs::path folder = checkpoint_folder(options.load.model);
-  parse_kwargs(options.chat_template.kwargs);
+  parse_template_kwargs(options.chat_template.kwargs);
   if (!options.lora_dir.empty() && !fs::is_directory(options.lora_dir)) {
     throw UsageError(
         cat("--lora-dir ", options.lora_dir.string(), " is no folder"),

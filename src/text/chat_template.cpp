@@ -216,13 +216,36 @@ std::optional<std::string> reserved_variable(
   return std::nullopt;
 }
 
-void check_template_kwargs(const nlohmann::ordered_json& kwargs) {
+Json parse_template_kwargs(const std::string& text) {
+  constexpr const char* kWrong = "wrong --chat-template-kwargs";
+  if (text.empty()) {
+    return Json::object();
+  }
+  // Writing the value out for the template descends with it.
+  auto depth = [&](int level, auto, const auto&) {
+    if (level > kMaxJsonDepth) {
+      throw UsageError(
+          kWrong,
+          cat("it is nested deeper than ", kMaxJsonDepth, " levels"),
+          "templates need flat variables");
+    }
+    return true;
+  };
+  Json kwargs = Json::parse(text, depth, false);
+  if (!kwargs.is_object()) {
+    throw UsageError(
+        kWrong,
+        cat("'", text, "' is no JSON object"),
+        "write for example --chat-template-kwargs "
+        "'{\"enable_thinking\": false}'");
+  }
   if (std::optional<std::string> name = reserved_variable(kwargs)) {
     throw UsageError(
-        "wrong --chat-template-kwargs",
+        kWrong,
         cat("it sets '", *name, "', which every template gets from elsewhere"),
         "leave that name out");
   }
+  return kwargs;
 }
 
 }  // namespace mlxcel

@@ -50,7 +50,9 @@ class ChatTemplate {
 std::optional<std::string> reserved_variable(
     const nlohmann::ordered_json& variables);
 
-// For the variables of a command line: throws UsageError for such a name.
-void check_template_kwargs(const nlohmann::ordered_json& kwargs);
+// The variables that --chat-template-kwargs states: the text of a JSON object,
+// or nothing. Throws UsageError, also for a name that reserved_variable()
+// finds.
+nlohmann::ordered_json parse_template_kwargs(const std::string& text);
 
 }  // namespace mlxcel
