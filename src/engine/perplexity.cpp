@@ -1,16 +1,11 @@
 #include "engine/perplexity.h"
 
 #include "core/error.h"
-#include "io/output_target.h"
 
-#include <sys/stat.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 
 namespace mlxcel {
 
@@ -100,51 +95,12 @@ void for_each_prediction(
   }
 }
 
-struct LogitsWriter::State {
-  std::filesystem::path path, temporary;
-  std::FILE* file = nullptr;
-  int64_t rows_left = 0;
-
-  void write(const void* data, size_t bytes) {
-    if (std::fwrite(data, 1, bytes, file) != bytes) {
-      throw Error(
-          cat("cannot write ", path.string()),
-          std::strerror(errno),
-          "free space on the device or name another file");
-    }
-  }
-  ~State() {
-    if (file) {
-      std::fclose(file);
-      std::remove(temporary.c_str());
-    }
-  }
-};
-
 LogitsWriter::LogitsWriter(
     const std::filesystem::path& path,
     std::span<const int32_t> tokens,
     std::vector<int32_t> positions,
     int64_t vocab)
-    : state_(std::make_unique<State>()) {
-  State& s = *state_;
-  OutputTarget target = output_target(path);
-  s.path = target.path;
-  s.temporary = s.path.string() + ".part";
-  s.rows_left = int64_t(positions.size());
-  s.file = std::fopen(s.temporary.c_str(), "wb");
-  if (!s.file) {
-    throw Error(
-        cat("cannot create ", s.temporary.string()),
-        std::strerror(errno),
-        "name a file in a folder that exists and may be written");
-  }
-  if (target.mode && ::fchmod(::fileno(s.file), *target.mode) != 0) {
-    throw Error(
-        cat("cannot set the permissions of ", s.temporary.string()),
-        std::strerror(errno),
-        "name another file");
-  }
+    : path_(path.string()), file_(path), rows_left_(int64_t(positions.size())) {
   // The rows come as they are computed, so the header is written by hand.
   uint64_t logit_bytes =
       uint64_t(positions.size()) * uint64_t(vocab) * sizeof(float);
@@ -167,35 +123,25 @@ LogitsWriter::LogitsWriter(
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   uint64_t length = text.size();
-  s.write(&length, sizeof length);
-  s.write(text.data(), text.size());
-  s.write(tokens.data(), token_bytes);
-  s.write(positions.data(), position_bytes);
+  file_.write(&length, sizeof length);
+  file_.write(text.data(), text.size());
+  file_.write(tokens.data(), token_bytes);
+  file_.write(positions.data(), position_bytes);
 }
 
-LogitsWriter::~LogitsWriter() = default;
-
 void LogitsWriter::add(std::span<const float> logits) {
-  state_->write(logits.data(), logits.size_bytes());
-  --state_->rows_left;
+  file_.write(logits.data(), logits.size_bytes());
+  --rows_left_;
 }
 
 void LogitsWriter::finish() {
-  State& s = *state_;
-  if (s.rows_left != 0) {
+  if (rows_left_ != 0) {
     throw Error(
-        cat("incomplete predictions for ", s.path.string()),
-        cat(s.rows_left, " rows are missing"),
+        cat("incomplete predictions for ", path_),
+        cat(rows_left_, " rows are missing"),
         "run the command again");
   }
-  bool closed = std::fclose(s.file) == 0;
-  s.file = nullptr;
-  if (!closed || std::rename(s.temporary.c_str(), s.path.c_str()) != 0) {
-    throw Error(
-        cat("cannot write ", s.path.string()),
-        std::strerror(errno),
-        "free space on the device or name another file");
-  }
+  file_.commit();
 }
 
 }  // namespace mlxcel

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "engine/engine.h"
+#include "io/output_target.h"
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,22 +41,19 @@ void for_each_prediction(
 // `logits` F32 [m, vocab].
 class LogitsWriter {
  public:
-  // Throws Error when the file cannot be created.
+  // Throws CheckpointError when the file cannot be created.
   LogitsWriter(
       const std::filesystem::path& path,
       std::span<const int32_t> tokens,
       std::vector<int32_t> positions,
       int64_t vocab);
-  ~LogitsWriter();
-  LogitsWriter(const LogitsWriter&) = delete;
-  LogitsWriter& operator=(const LogitsWriter&) = delete;
-
   void add(std::span<const float> logits);  // in the order of the positions
   void finish();  // moves the complete file to its name
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::string path_;
+  PendingFile file_;
+  int64_t rows_left_;
 };
 
 // The positions that for_each_prediction visits.

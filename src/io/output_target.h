@@ -3,8 +3,11 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace mlxcel {
 
@@ -16,5 +19,29 @@ struct OutputTarget {
 // Throws CheckpointError for what a rename would destroy: a device, pipe,
 // socket or folder that stands there.
 OutputTarget output_target(const std::filesystem::path& path);
+
+// A file that takes its final name only when all of it is on disk; without
+// commit() nothing of it stays. Throws CheckpointError for what cannot be
+// written, as output_target() does.
+class PendingFile {
+ public:
+  explicit PendingFile(const std::filesystem::path& path);
+  ~PendingFile();
+  PendingFile(const PendingFile&) = delete;
+  PendingFile& operator=(const PendingFile&) = delete;
+
+  void write(const void* data, size_t size);
+  void commit();
+
+ private:
+  void write_out(const std::byte* from, size_t size);
+  void check(bool ok) const;
+  void discard();
+
+  std::filesystem::path path_;
+  std::string temporary_;
+  int fd_ = -1;
+  std::vector<std::byte> pending_;  // what has not made a whole page yet
+};
 
 }  // namespace mlxcel

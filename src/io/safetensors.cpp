@@ -5,14 +5,8 @@
 #include "io/json.h"
 #include "io/output_target.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -288,94 +282,6 @@ SafetensorsFile read_safetensors(
   }
   return out;
 }
-
-namespace {
-
-// A file that takes its final name only when all of it is on disk.
-class PendingFile {
- public:
-  explicit PendingFile(const std::filesystem::path& path) {
-    static std::atomic<int> serial{0};
-    OutputTarget target = output_target(path);
-    path_ = target.path;
-    temporary_ = cat(path_.string(), ".", ::getpid(), "-", serial++, ".tmp");
-    fd_ = ::open(
-        temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    check(fd_ >= 0);
-    if (target.mode) {
-      check(::fchmod(fd_, *target.mode) == 0);
-    }
-  }
-
-  ~PendingFile() {
-    if (fd_ >= 0) {
-      ::close(fd_);
-      ::unlink(temporary_.c_str());
-    }
-  }
-
-  void write(const void* data, size_t size) {
-    const auto* from = static_cast<const std::byte*>(data);
-    while (size > 0) {
-      if (pending_.empty() && size >= kHugePage) {
-        size_t whole = size / kHugePage * kHugePage;
-        write_out(from, whole);
-        from += whole;
-        size -= whole;
-        continue;
-      }
-      size_t part = std::min(size, kHugePage - pending_.size());
-      pending_.insert(pending_.end(), from, from + part);
-      from += part;
-      size -= part;
-      if (pending_.size() == kHugePage) {
-        write_out(pending_.data(), pending_.size());
-        pending_.clear();
-      }
-    }
-  }
-
-  void commit() {
-    write_out(pending_.data(), pending_.size());
-    check(::fsync(fd_) == 0);
-    check(::rename(temporary_.c_str(), path_.c_str()) == 0);
-    ::close(std::exchange(fd_, -1));
-  }
-
- private:
-  void write_out(const std::byte* from, size_t size) {
-    while (size > 0) {
-      ssize_t count = ::write(fd_, from, std::min(size, size_t(1) << 30));
-      if (count < 0 && errno == EINTR) {
-        continue;
-      }
-      check(count > 0);
-      from += count;
-      size -= size_t(count);
-    }
-  }
-
-  void check(bool ok) const {
-    if (!ok) {
-      int code = errno;
-      throw CheckpointError(
-          cat("cannot write ", path_.string()),
-          std::strerror(code),
-          "check the folder's permissions and the free space");
-    }
-  }
-
-  std::filesystem::path path_;
-  std::string temporary_;
-  int fd_ = -1;
-  // Written in whole huge pages: a file system with large folios keeps the file
-  // in such pages, and a reader that maps it reads its weights faster (19% at
-  // decode of a 1B model). Holds what has not made a page yet.
-  static constexpr size_t kHugePage = 2 << 20;
-  std::vector<std::byte> pending_;
-};
-
-}  // namespace
 
 void write_safetensors(
     const std::filesystem::path& path,
