@@ -1,58 +1,40 @@
 #include "cli/machine_peak.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-
-#include <cstring>
-#include <iterator>
-#include <numeric>
+#include "cli/machine_peak_loops.h"
 
 namespace mlxcel::cli {
 
+namespace {
+
+struct Avx2 {
+  using Floats = __m256;
+  using Words = __m256i;
+
+  static Floats load(const float* at) {
+    return _mm256_loadu_ps(at);
+  }
+  static Floats fma(Floats a, Floats b, Floats c) {
+    return _mm256_fmadd_ps(a, b, c);
+  }
+  static Floats add(Floats a, Floats b) {
+    return _mm256_add_ps(a, b);
+  }
+  static void store(float* at, Floats x) {
+    _mm256_storeu_ps(at, x);
+  }
+  static Words load_words(const std::byte* at) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+  }
+  static Words either(Words a, Words b) {
+    return _mm256_xor_si256(a, b);
+  }
+};
+
+}  // namespace
+
 PeakKernel peak_kernel_avx2() {
-  // Ten independent sums cover the latency of two units.
-  constexpr int kRounds = 1024, kSums = 10;
-  return {
-      "f32 FMA",
-      double(kRounds) * kSums * 2 * 8,
-      [](float* sink) {
-        __m256 x = _mm256_loadu_ps(sink);
-        __m256 sums[kSums];
-        for (int j = 0; j < kSums; ++j) {
-          sums[j] = _mm256_setzero_ps();
-        }
-        for (int i = 0; i < kRounds; ++i) {
-#pragma GCC unroll 10
-          for (int j = 0; j < kSums; ++j) {
-            sums[j] = _mm256_fmadd_ps(x, x, sums[j]);
-          }
-        }
-        __m256 total = sums[0];
-        for (int j = 1; j < kSums; ++j) {
-          total = _mm256_add_ps(total, sums[j]);
-        }
-        _mm256_storeu_ps(sink, total);
-      },
-      [](const std::byte* data, size_t bytes) {
-        constexpr int kLines = 8;
-        __m256i sums[kLines];
-        for (__m256i& sum : sums) {
-          sum = _mm256_setzero_si256();
-        }
-        for (size_t i = 0; i < bytes; i += sizeof sums) {
-#pragma GCC unroll 8
-          for (size_t j = 0; j < kLines; ++j) {
-            const std::byte* at = data + i + j * sizeof(__m256i);
-            _mm_prefetch(reinterpret_cast<const char*>(at) + 4096, _MM_HINT_T0);
-            sums[j] = _mm256_xor_si256(
-                sums[j],
-                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
-          }
-        }
-        alignas(64) uint64_t words[sizeof sums / 8];
-        std::memcpy(words, sums, sizeof sums);
-        return std::accumulate(std::begin(words), std::end(words), uint64_t(0));
-      }};
+  return vector_peak_kernel<Avx2>();
 }
 
 }  // namespace mlxcel::cli
