@@ -49,6 +49,42 @@ ChatPlan read_plan(
   return plan_chat(std::move(input), wishes, model);
 }
 
+// What tells the provider who asks, or how it should bill, store and route; and
+// fields that have to stand at the value that changes nothing.
+void pass_client_fields(Body& body) {
+  body.ignore(
+      {"metadata",
+       "service_tier",
+       "container",
+       "betas",
+       "cache_control",
+       "inference_geo",
+       "billing_policy",
+       "diagnostics",
+       "user_profile_id",
+       "workspace_id"});
+  body.neutral("n", {1}, "a message is one answer");
+  body.neutral("speed", {"standard"});
+  body.neutral("mcp_servers", {json::array()});
+  body.neutral("fallbacks", {json::array()});
+  // Edits that keep everything are none.
+  const json* context = body.find("context_management");
+  if (context == nullptr) {
+    return;
+  }
+  Body inner(*context);
+  const json* edits = inner.find("edits");
+  inner.finish();
+  for (const json& edit : edits ? *edits : json::array()) {
+    if (!edit.is_object() || edit.value("keep", json()) != "all") {
+      Body::refuse(
+          "context_management",
+          "is not supported: this server takes nothing out of conversations; "
+          "leave it out");
+    }
+  }
+}
+
 MessagesRequest read_request(const App& app, const http::Request& request) {
   json object = http::parse_body(request.body);
   ordered_json raw = ordered_json::parse(request.body);
@@ -67,14 +103,7 @@ MessagesRequest read_request(const App& app, const http::Request& request) {
     generation.stops.push_back(std::move(stop));
   }
   out.stream = generation.stream = body.flag("stream", false);
-  body.ignore(
-      {"metadata",
-       "service_tier",
-       "container",
-       "betas",
-       "cache_control",
-       "inference_geo"});
-  body.neutral("mcp_servers", {json::array()});
+  pass_client_fields(body);
   out.plan = read_plan(body, raw, app.model, TextUse::prompt);
   body.finish();
   apply_plan(out.plan, generation);
@@ -304,7 +333,8 @@ size_t tokens_of(const App& app, const http::Request& request) {
   json object = http::parse_body(request.body);
   ordered_json raw = ordered_json::parse(request.body);
   Body body(object);
-  body.ignore({"model", "mcp_servers", "context_management", "cache_control"});
+  body.ignore({"model"});
+  pass_client_fields(body);
   ChatPlan plan = read_plan(body, raw, app.model, TextUse::count);
   body.finish();
   return plan.prompt.tokens.size();

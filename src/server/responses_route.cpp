@@ -27,7 +27,10 @@ struct ResponsesRequest {
 
 void ignore_fields(Body& body) {
   ignore_client_fields(body);
+  body.neutral("n", {1}, "a response is one answer");
+  body.neutral("store", {false}, "this server stores no responses");
   body.neutral("background", {false});
+  body.neutral("context_management", {json::array()});
   body.neutral("truncation", {"disabled"});
   body.neutral("previous_response_id", {}, "this server stores no responses");
   body.neutral("conversation", {}, "this server stores no conversations");
@@ -41,6 +44,7 @@ void ignore_fields(Body& body) {
        "parallel_tool_calls",
        "input",
        "instructions",
+       "personality",
        "stream_options"});
 }
 
@@ -52,6 +56,8 @@ void read_objects(Body& body, ChatInput& input) {
       input.kwargs["reasoning_effort"] = *effort;
     }
     inner.ignore({"summary", "generate_summary"});
+    inner.neutral("context", {"auto"});
+    inner.neutral("mode", {"standard"});
     inner.finish();
   }
   if (const json* text = body.find("text")) {

@@ -225,6 +225,69 @@ TEST_F(RoutesTest, OpenAiRoutesTakeWhatChangesNothing) {
   EXPECT_EQ(server->post("/v1/completions", text).status, 400);
 }
 
+// Fields of the official clients' request types at values that ask for nothing,
+// beside values that ask for what this server does not do.
+TEST_F(RoutesTest, ClientsMaySendWhatAsksForNothing) {
+  struct Field {
+    const char* path;
+    const char* name;
+    json neutral, other;
+  };
+  const char* chat = "/v1/chat/completions";
+  const char* responses = "/v1/responses";
+  const char* messages = "/v1/messages";
+  const char* count = "/v1/messages/count_tokens";
+  const json cleared = {
+      {"edits", {{{"type", "clear_tool_uses_20250919"}, {"keep", 1}}}}};
+  const json kept = {
+      {"edits", {{{"type", "clear_thinking_20251015"}, {"keep", "all"}}}}};
+  const Field fields[] = {
+      {chat, "n", 1, 0},
+      {chat, "store", false, true},
+      {chat, "functions", json::array(), {{{"name", "f"}}}},
+      {chat, "function_call", "none", {{"name", "f"}}},
+      {chat, "prompt_cache_options", {{"ttl", "30m"}}, nullptr},
+      {chat, "prediction", {{"type", "content"}, {"content", "x"}}, nullptr},
+      {chat, "service_tier", "auto", "flex"},
+      {responses, "n", 1, 2},
+      {responses, "store", false, true},
+      {responses, "background", false, true},
+      {responses, "truncation", "disabled", "auto"},
+      {responses, "top_logprobs", 0, 2},
+      {responses, "context_management", json::array(), {{{"type", "x"}}}},
+      {responses, "reasoning", {{"mode", "standard"}}, {{"mode", "pro"}}},
+      {messages, "n", 1, 2},
+      {messages, "speed", "standard", "fast"},
+      {messages, "mcp_servers", json::array(), {{{"name", "x"}}}},
+      {messages, "fallbacks", json::array(), {{{"model", "x"}}}},
+      {messages, "context_management", {{"edits", json::array()}}, cleared},
+      {messages, "context_management", kept, cleared},
+      {messages, "user_profile_id", "x", nullptr},
+      {count, "betas", {"x"}, nullptr},
+      {count, "speed", "standard", "fast"},
+      {count, "context_management", kept, cleared}};
+  for (const Field& field : fields) {
+    SCOPED_TRACE(std::string(field.path) + " " + field.name);
+    json body = json::parse(kChat);
+    if (field.path == responses) {
+      body = {{"input", "#"}, {"max_output_tokens", 4}};
+    } else if (field.path == count) {
+      body.erase("max_tokens");
+    }
+    for (const json& value : {json(), field.neutral}) {
+      body[field.name] = value;
+      Answer answer = server->post(field.path, body);
+      EXPECT_EQ(answer.status, 200) << value << answer.body;
+    }
+    if (!field.other.is_null()) {
+      body[field.name] = field.other;
+      Answer answer = server->post(field.path, body);
+      EXPECT_EQ(answer.status, 400) << answer.body;
+      EXPECT_THAT(answer.body, ::testing::HasSubstr(field.name));
+    }
+  }
+}
+
 TEST_F(RoutesTest, TopPOfZeroTakesTheBestToken) {
   for (int seed = 0; seed < 8; ++seed) {
     json body = {
