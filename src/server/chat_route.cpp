@@ -71,10 +71,8 @@ Chat read_chat(
   body.neutral("functions", {json::array()}, "use tools");
   read_native_sampling(body, app.model, generation);
   body.neutral("store", {false});
-  body.ignore(
-      {"prediction"});  // changes how fast an answer comes, not the answer
-  body.neutral("functions", {json::array()}, "give tools");
-  body.neutral("function_call", {"auto", "none"}, "give tool_choice");
+  // Changes how fast an answer comes, not the answer.
+  body.ignore({"prediction"});
   body.neutral("modalities", {json::array({"text"})}, "answers are texts");
   body.neutral("verbosity", {"medium"}, "templates know no such setting");
   AnswerWishes wishes = read_answer_wishes(body, raw, app.model);
