@@ -548,9 +548,9 @@ TEST_F(EngineTest, AdapterScalesReachTheModel) {
 TEST_F(EngineTest, RefusesPromptsThatCannotRun) {
   Engine engine(model, backend, {.max_positions = 8});
   EXPECT_THROW(engine.add({}), TextError);
-  EXPECT_THROW(engine.add({.prompt = some_tokens(9)}), UsageError);
-  EXPECT_THROW(engine.add({.prompt = {1, kFakeVocab}}), UsageError);
-  EXPECT_THROW(engine.add({.prompt = {-1}}), UsageError);
+  EXPECT_THROW(engine.add({.prompt = some_tokens(9)}), TextError);
+  EXPECT_THROW(engine.add({.prompt = {1, kFakeVocab}}), TextError);
+  EXPECT_THROW(engine.add({.prompt = {-1}}), TextError);
   EXPECT_THROW(
       engine.add({.prompt = {1}, .sampling = {.top_p = 2}}), UsageError);
   EXPECT_TRUE(engine.idle());

@@ -268,8 +268,16 @@ TEST_F(OpsTest, ExpertsFitTheirRouterAndEachOther) {
   expect_refused(
       [&] { run(bad); },
       "moe: the router does not fit the experts",
-      "router [4, 8], 3 experts up, 3 down and 0 that change nothing, input "
-      "[5, 8]");
+      "router [4, 8], 3 experts, input [5, 8]");
+  Experts fewer(2, 10, 8);
+  bad = good;
+  bad.down = &fewer;
+  expect_refused(
+      [&] { run(bad); },
+      "moe: the experts' two matrices differ in number",
+      "3 experts up, 2 down and 0 that change nothing, input [5, 8]");
+  bad = good;
+  bad.router = &wrong_router;
   bad.identity_experts = 1;
   bad.experts_per_token = 5;
   expect_refused(

@@ -255,7 +255,7 @@ TEST_F(RoutesTest, ClientsMaySendWhatAsksForNothing) {
       {responses, "truncation", "disabled", "auto"},
       {responses, "top_logprobs", 0, 2},
       {responses, "context_management", json::array(), {{{"type", "x"}}}},
-      {responses, "reasoning", {{"mode", "standard"}}, {{"mode", "pro"}}},
+      {responses, "reasoning", {{"mode", "standard"}}, nullptr},
       {messages, "n", 1, 2},
       {messages, "speed", "standard", "fast"},
       {messages, "mcp_servers", json::array(), {{{"name", "x"}}}},
