@@ -334,13 +334,15 @@ WeightTensor PartBuilder::tensor(
   const bool part = rows.count < total;
   std::vector<Shape> accepted = shapes;
   for (Shape& shape : accepted) {
-    shape.front() = part ? total : shape.front();
+    if (part && !shape.empty()) {
+      shape.front() = total;
+    }
   }
   const WeightTensor& found = inputs_.source.weights().at(key);
   auto fits = std::find(accepted.begin(), accepted.end(), found.shape);
   WeightTensor whole = inputs_.source.tensor(
       key, fits == accepted.end() ? accepted.front() : *fits);
-  if (part) {
+  if (part && !whole.shape.empty()) {
     size_t row = whole.bytes / size_t(total);
     whole.shape.front() = rows.count;
     whole.data += size_t(rows.first) * row;
