@@ -70,7 +70,6 @@ Chat read_chat(
   body.neutral("function_call", {"auto", "none"}, "use tool_choice");
   body.neutral("functions", {json::array()}, "use tools");
   read_native_sampling(body, app.model, generation);
-  body.neutral("store", {false});
   // Changes how fast an answer comes, not the answer.
   body.ignore({"prediction"});
   body.neutral("modalities", {json::array({"text"})}, "answers are texts");

@@ -76,6 +76,7 @@ void ignore_client_fields(Body& body) {
        "prompt_cache_key",
        "prompt_cache_options",
        "prompt_cache_retention"});
+  body.neutral("store", {false});
   body.neutral("service_tier", {"auto", "default"});
   body.neutral("timings_per_token", {false});
   body.neutral("id_slot", {-1});

@@ -51,7 +51,6 @@ Completions read_completions(const App& app, const http::Request& request) {
   ignore_client_fields(body);
   check_vllm_fields(body);
   body.neutral("add_special_tokens", {true});
-  body.neutral("store", {false});
   read_native_sampling(body, app.model, base);
   const json* prompt = body.find("prompt");
   if (prompt == nullptr) {

@@ -28,7 +28,6 @@ struct ResponsesRequest {
 void ignore_fields(Body& body) {
   ignore_client_fields(body);
   body.neutral("n", {1}, "a response is one answer");
-  body.neutral("store", {false}, "this server stores no responses");
   body.neutral("background", {false});
   body.neutral("context_management", {json::array()});
   body.neutral("truncation", {"disabled"});

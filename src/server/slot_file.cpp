@@ -2,6 +2,7 @@
 
 #include "adapters/digest.h"
 #include "core/error.h"
+#include "engine/block_manager.h"
 #include "io/safetensors.h"
 
 #include <cstring>
@@ -21,16 +22,6 @@ std::string digest_of(const SavedPrefix& saved) {
   digest.update(saved.blocks.data(), saved.blocks.size() * sizeof(int32_t));
   digest.update(saved.content.data(), saved.content.size());
   return digest.hex();
-}
-
-WeightTensor tensor_of(DType dtype, const void* data, size_t bytes) {
-  std::byte* to = nullptr;
-  Shape shape = {int64_t(bytes / size_of(dtype))};
-  WeightTensor tensor = make_weight(dtype, std::move(shape), &to);
-  if (bytes > 0) {
-    std::memcpy(to, data, bytes);
-  }
-  return tensor;
 }
 
 [[noreturn]] void refuse(
@@ -84,8 +75,7 @@ void check(
           cat("token ", token, " is outside the vocabulary of ", vocab_size));
     }
   }
-  int64_t blocks =
-      (int64_t(saved.tokens.size()) + kKvBlockSize - 1) / kKvBlockSize;
+  int64_t blocks = blocks_for(int64_t(saved.tokens.size()));
   int32_t last = -1;
   for (int32_t block : saved.blocks) {
     if (block <= last || block >= blocks) {
@@ -129,8 +119,12 @@ int64_t write_slot(
   WeightMap tensors;
   auto add = [&]<typename T>(
                  const char* name, DType dtype, const std::vector<T>& values) {
-    tensors.set(
-        name, tensor_of(dtype, values.data(), values.size() * sizeof(T)));
+    WeightTensor view;
+    view.dtype = dtype;
+    view.shape = {int64_t(values.size())};
+    view.data = reinterpret_cast<const std::byte*>(values.data());
+    view.bytes = values.size() * sizeof(T);
+    tensors.set(name, std::move(view));
   };
   add("tokens", DType::i32, saved.tokens);
   add("blocks", DType::i32, saved.blocks);
