@@ -19,9 +19,10 @@ PeakKernel vector_peak_kernel() {
   // Ten independent sums cover the latency of two units.
   constexpr int kRounds = 1024, kSums = 10;
   using Floats = typename Vector::Floats;
+  constexpr int kFloats = sizeof(Floats) / sizeof(float);
   return {
       "f32 FMA",
-      double(kRounds) * kSums * 2 * (sizeof(Floats) / sizeof(float)),
+      double(kRounds) * kSums * 2 * kFloats,
       [](float* sink) {
         Floats x = Vector::load(sink);
         Floats sums[kSums] = {};
