@@ -67,6 +67,7 @@ http::Task<std::vector<GenerationPart>> collect(
     target.text += part->text;
     append(target.tokens, part->tokens);
     append(target.logprobs, part->logprobs);
+    append(target.prompt_logprobs, part->prompt_logprobs);
     target.end = std::move(part->end);
   }
   co_return whole;

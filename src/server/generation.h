@@ -57,14 +57,13 @@ struct GenerationEnd {
   StopKind stop = StopKind::eos;
   std::string stopping_word;  // with StopKind::stop_string
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;                  // of the prompt
-  int64_t shifted_tokens = 0;                 // dropped by context shifts
-  double queue_seconds = 0;                   // until it began to run
-  double prompt_seconds = 0;                  // from there to the first token
-  double decode_seconds = 0;                  // from there to the end
-  std::vector<int32_t> tokens;                // all that were drawn
-  std::vector<TokenLogprob> prompt_logprobs;  // from the second token on
-  std::exception_ptr failure;                 // not null: nothing else counts
+  int64_t cached_tokens = 0;    // of the prompt
+  int64_t shifted_tokens = 0;   // dropped by context shifts
+  double queue_seconds = 0;     // until it began to run
+  double prompt_seconds = 0;    // from there to the first token
+  double decode_seconds = 0;    // from there to the end
+  std::vector<int32_t> tokens;  // all that were drawn
+  std::exception_ptr failure;   // not null: nothing else counts
 };
 
 // A part of the answer. The texts of all parts join to the whole.
@@ -74,6 +73,8 @@ struct GenerationPart {
   std::string text;
   std::vector<int32_t> tokens;  // since the last part
   std::vector<TokenLogprob> logprobs;
+  // Of the prompt's tokens from the second one on, all in the first part.
+  std::vector<TokenLogprob> prompt_logprobs;
   std::optional<GenerationEnd> end;  // set in the last part
 };
 

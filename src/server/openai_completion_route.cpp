@@ -173,7 +173,7 @@ json whole_logprobs(
   Logprobs out(app.model);
   if (request.echo) {
     out.add_first(generation.prompt[0]);
-    for (const TokenLogprob& entry : part.end->prompt_logprobs) {
+    for (const TokenLogprob& entry : part.prompt_logprobs) {
       out.add(entry);
     }
   }
@@ -203,6 +203,9 @@ http::Task<> stream_completions(
       text = request.prompts[part->index / request.n];
       if (generation.logprobs >= 0) {
         entries.add_first(generation.prompt[0]);
+        for (const TokenLogprob& entry : part->prompt_logprobs) {
+          entries.add(entry);
+        }
       }
     }
     begun[part->index] = true;
@@ -243,10 +246,6 @@ http::Task<> complete_openai(
   auto read = [&] { return read_completions(app, request); };
   Completions wanted = co_await read_aside(request, response, read);
   if (wanted.stream.stream) {
-    if (wanted.echo && wanted.generations[0].logprobs >= 0) {
-      Body::refuse(
-          "stream", "cannot be joined with echo and logprobs; leave one out");
-    }
     co_await stream_completions(app, wanted, response);
     co_return;
   }

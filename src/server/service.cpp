@@ -62,9 +62,9 @@ struct Service::Running {
   Clock::time_point arrived, started, first, last;
   bool has_started = false;
   std::vector<int32_t> tokens;
-  std::vector<float> logits;  // of the next draw, when log-probabilities count
-  std::vector<TokenLogprob> prompt_logprobs;
-  GenerationPart part;  // what has not been sent yet
+  std::vector<float> logits;   // of the next draw, when log-probabilities count
+  size_t prompt_logprobs = 0;  // that were computed
+  GenerationPart part;         // what has not been sent yet
   bool ended = false;
 
   Running(const Tokenizer& tokenizer, GenerationRequest given)
@@ -386,8 +386,12 @@ void Service::start(Submission submission) {
                               int64_t position, std::span<const float> logits) {
         size_t next = size_t(position) + 1;
         if (next < r.request.prompt.size()) {
-          r.prompt_logprobs.push_back(
-              logprob_of(logits, r.request.prompt[next], r.request.logprobs));
+          // A sequence that gave way to others computes its prompt again.
+          if (next > r.prompt_logprobs) {
+            r.part.prompt_logprobs.push_back(
+                logprob_of(logits, r.request.prompt[next], r.request.logprobs));
+            r.prompt_logprobs = next;
+          }
         } else {
           r.logits.assign(logits.begin(), logits.end());
         }
@@ -563,7 +567,6 @@ void Service::end(Running& r, FinishReason finish) {
   end.prompt_seconds = seconds_between(r.started, r.first);
   end.decode_seconds = seconds_between(r.first, now);
   end.tokens = r.tokens;
-  end.prompt_logprobs = std::move(r.prompt_logprobs);
   figures_->count_end(r.request, end);
   r.part.end = std::move(end);
   r.sink(std::move(r.part));

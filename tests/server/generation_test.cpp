@@ -251,6 +251,54 @@ TEST_F(ChainServer, OffsetsOfTokensCountCharactersOverTheWholeText) {
   EXPECT_EQ(streamed, expected);
 }
 
+TEST_F(ChainServer, AStreamBeginsWithTheEchoedPromptAndItsLogProbabilities) {
+  for (int max_tokens : {0, 6}) {
+    json body = {
+        {"prompt", {"é#", ">"}},
+        {"n", 2},
+        {"max_tokens", max_tokens},
+        {"echo", true},
+        {"logprobs", 1},
+        {"temperature", 0}};
+    json whole = server->post("/v1/completions", body).json()["choices"];
+    ASSERT_EQ(whole.size(), 4u);
+    body["stream"] = true;
+    std::vector<std::string> events =
+        server->post("/v1/completions", body).events();
+    ASSERT_EQ(events.back(), "[DONE]");
+    events.pop_back();
+    std::vector<json> joined(4);
+    for (const std::string& event : events) {
+      json choice = json::parse(event)["choices"][0];
+      json& target = joined[choice["index"].get<size_t>()];
+      if (target.is_null()) {
+        // The prompt comes whole in the first piece.
+        const char* prompt = choice["index"] < 2 ? "é#" : ">";
+        EXPECT_TRUE(choice["text"].get<std::string>().starts_with(prompt));
+        EXPECT_EQ(choice["logprobs"]["tokens"][0], "<|bos|>");
+        target = choice;
+        continue;
+      }
+      target["text"] =
+          target["text"].get<std::string>() + choice["text"].get<std::string>();
+      target["finish_reason"] = choice["finish_reason"];
+      for (auto& [name, list] : target["logprobs"].items()) {
+        for (const json& entry : choice["logprobs"][name]) {
+          list.push_back(entry);
+        }
+      }
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(joined[i], whole[i]) << max_tokens;
+    }
+    // "é" has two bytes, each a token, and is one character.
+    const json expected = max_tokens == 0
+                              ? json({0, 0, 0, 1})
+                              : json({0, 0, 0, 1, 2, 3, 4, 5, 6, 7});
+    EXPECT_EQ(joined[0]["logprobs"]["text_offset"], expected);
+  }
+}
+
 TEST_F(ChainServer, RandomSeedsFitIntoAnyReadersNumbers) {
   json body = {{"prompt", ">"}, {"n_predict", 1}};
   for (int i = 0; i < 8; ++i) {
