@@ -14,6 +14,7 @@ namespace mlxcel {
 Engine::Engine(Model& model, Backend& backend, const EngineOptions& options)
     : model_(&model),
       backend_(&backend),
+      host_(dynamic_cast<HostWork*>(&backend)),
       options_(options),
       vocab_size_(model.vocab_size()),
       traits_(model.context_traits()),
@@ -26,6 +27,12 @@ Engine::Engine(Model& model, Backend& backend, const EngineOptions& options)
 }
 
 Engine::~Engine() = default;
+
+void Engine::set_model(Model& model, Backend& backend) {
+  model_ = &model;
+  backend_ = &backend;
+  host_ = dynamic_cast<HostWork*>(&backend);
+}
 
 Engine::Sequence& Engine::at(int64_t id) const {
   auto place = std::lower_bound(
@@ -168,10 +175,9 @@ int64_t Engine::room_for_tokens(const Sequence& sequence) const {
 // Every row's choice depends on its sequence alone, so the threads that
 // computed the rows share them.
 void Engine::draw() {
-  auto* host = dynamic_cast<HostWork*>(backend_);
-  if (host != nullptr && drawings_.size() > 1) {
+  if (host_ != nullptr && drawings_.size() > 1) {
     std::atomic<size_t> next{0};
-    host->pool().run([&](int) {
+    host_->pool().run([&](int) {
       for (size_t i = next++; i < drawings_.size(); i = next++) {
         choose(drawings_[i]);
       }

@@ -21,6 +21,8 @@
 
 namespace mlxcel {
 
+class HostWork;
+
 enum class FinishReason : uint8_t {
   none,       // still running
   eos,        // drew an end token
@@ -154,18 +156,15 @@ class Engine {
   }
 
   // Between two steps: what the prefix cache holds of these tokens, and back
-  // into it. Only for models without recurrent state. Restoring returns how
-  // many positions can be used now; nothing when there is no room.
+  // into it; only where states().can_save(). Restoring returns how many
+  // positions can be used now; nothing when there is no room.
   SavedPrefix save_prefix(
       std::string_view key, std::span<const int32_t> tokens);
   std::optional<int64_t> restore_prefix(const SavedPrefix& saved);
 
   // The forward passes to come use this model, which must differ in its live
   // adapters alone.
-  void set_model(Model& model, Backend& backend) {
-    model_ = &model;
-    backend_ = &backend;
-  }
+  void set_model(Model& model, Backend& backend);
 
  private:
   struct Sequence;
@@ -209,6 +208,7 @@ class Engine {
 
   Model* model_;
   Backend* backend_;
+  HostWork* host_;  // of the backend; null where it computes elsewhere
   EngineOptions options_;
   int64_t vocab_size_;
   ContextTraits traits_;
@@ -230,7 +230,7 @@ class Engine {
   Step step_;
   std::vector<Scheduled> scheduled_;
   std::vector<Sequence*> reading_;
-  std::vector<float> logits_;  // of a backend without HostWork
+  std::vector<float> logits_;  // where they are not on the host
   std::vector<Drawing> drawings_;
   std::vector<Event> events_;
 };

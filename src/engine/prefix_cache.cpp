@@ -117,6 +117,25 @@ PrefixCache::Match PrefixCache::find(
   return match;
 }
 
+std::vector<PrefixCache::KeptState> PrefixCache::states(
+    std::string_view key, std::span<const int32_t> tokens) {
+  std::vector<KeptState> out;
+  auto found = roots_.find(key);
+  if (found == roots_.end()) {
+    return out;
+  }
+  auto [path, positions] = follow(found->second, tokens);
+  for (size_t i = 0; i < path.size(); ++i) {
+    for (const auto& [length, slot] : path[i]->states) {
+      int64_t after = int64_t(i) * kKvBlockSize + int64_t(length);
+      if (after <= positions) {
+        out.push_back({after, slot});
+      }
+    }
+  }
+  return out;
+}
+
 // The first block that a row at this position looks at: it sees the positions
 // above its own minus the window.
 int64_t PrefixCache::first_needed(int64_t positions) const {

@@ -74,6 +74,14 @@ class PrefixCache {
   // equal tokens were computed with.
   Match find(std::string_view key, std::span<const int32_t> tokens);
 
+  // The states that are kept of beginnings of these tokens, the shortest first.
+  struct KeptState {
+    int64_t positions = 0;  // after which it stands
+    int32_t slot = -1;
+  };
+  std::vector<KeptState> states(
+      std::string_view key, std::span<const int32_t> tokens);
+
   // For the statistics: a sequence of this many reusable positions began with
   // this many from the cache.
   void count_lookup(int64_t positions, int64_t found);

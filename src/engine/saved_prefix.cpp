@@ -23,6 +23,15 @@ SavedPrefix Engine::save_prefix(
             saved.content.data() + saved.content.size() - bytes);
       }
     }
+    bytes = states_.saved_bytes();
+    for (const auto& [positions, slot] :
+         prefix_cache_.states(key, saved.tokens)) {
+      saved.states.push_back(int32_t(positions));
+      saved.state_content.resize(saved.state_content.size() + bytes);
+      states_.save(
+          slot,
+          saved.state_content.data() + saved.state_content.size() - bytes);
+    }
   } catch (...) {
     give_back(match.blocks);
     throw;
@@ -32,19 +41,34 @@ SavedPrefix Engine::save_prefix(
 }
 
 std::optional<int64_t> Engine::restore_prefix(const SavedPrefix& saved) {
-  size_t bytes = cache_->block_bytes();
   std::vector<int32_t> blocks(
       size_t(blocks_for(int64_t(saved.tokens.size()))), kNoBlock);
-  for (size_t i = 0; i < saved.blocks.size(); ++i) {
-    std::optional<int32_t> block = blocks_.allocate();
-    if (!block) {
-      give_back(blocks);
-      return std::nullopt;
+  try {
+    size_t bytes = cache_->block_bytes();
+    for (size_t i = 0; i < saved.blocks.size(); ++i) {
+      std::optional<int32_t> block = blocks_.allocate();
+      if (!block) {
+        give_back(blocks);
+        return std::nullopt;
+      }
+      blocks[size_t(saved.blocks[i])] = *block;
+      blocks_.load(*block, saved.content.data() + i * bytes);
     }
-    blocks[size_t(saved.blocks[i])] = *block;
-    blocks_.load(*block, saved.content.data() + i * bytes);
+    std::span<const int32_t> tokens = saved.tokens;
+    bytes = states_.saved_bytes();
+    for (size_t i = 0; i < saved.states.size(); ++i) {
+      const std::byte* content = saved.state_content.data() + i * bytes;
+      prefix_cache_.insert(
+          saved.key,
+          tokens.first(size_t(saved.states[i])),
+          blocks,
+          states_.allocate_loaded(content));
+    }
+    prefix_cache_.insert(saved.key, tokens, blocks);
+  } catch (...) {
+    give_back(blocks);
+    throw;
   }
-  prefix_cache_.insert(saved.key, saved.tokens, blocks);
   give_back(blocks);
   PrefixCache::Match match = prefix_cache_.find(saved.key, saved.tokens);
   give_back(match.blocks);

@@ -15,6 +15,9 @@ struct SavedPrefix {
   // window no longer looks at are not.
   std::vector<int32_t> blocks;
   std::vector<std::byte> content;  // KvCache::save_block() of each, in order
+  // After how many of the tokens recurrent states were kept, ascending.
+  std::vector<int32_t> states;
+  std::vector<std::byte> state_content;  // StateCopies::save_state() of each
 };
 
 }  // namespace mlxcel

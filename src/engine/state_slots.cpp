@@ -34,6 +34,17 @@ int32_t StateSlots::allocate_copy(int32_t from) {
   return slot;
 }
 
+int32_t StateSlots::allocate_loaded(const std::byte* in) {
+  int32_t slot = take();
+  try {
+    copies_->load_state(slot, in);
+  } catch (...) {
+    release(slot);
+    throw;
+  }
+  return slot;
+}
+
 void StateSlots::release(int32_t slot) {
   if (slot >= 0) {
     free_.push_back(slot);

@@ -164,10 +164,11 @@ void Engine::handle_logits() {
   Tensor result = model_->forward(step_, *cache_);
   size_t vocab = size_t(vocab_size_);
   float* values = nullptr;
-  if (auto* host = dynamic_cast<HostWork*>(backend_);
-      host != nullptr && !step_.output_rows.empty()) {
-    values = host->values(result);
-  } else if (!step_.output_rows.empty()) {
+  if (step_.output_rows.empty()) {
+    // Nobody asked for any.
+  } else if (host_ != nullptr) {
+    values = host_->values(result);
+  } else {
     logits_.resize(step_.output_rows.size() * vocab);
     values = logits_.data();
     backend_->read(result, values);

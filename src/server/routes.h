@@ -6,6 +6,7 @@
 #include "server/adapters.h"
 #include "server/served_model.h"
 #include "server/service.h"
+#include "server/slot_file.h"
 
 #include <filesystem>
 #include <functional>
@@ -27,10 +28,10 @@ struct App {
   http::Registry& metrics;
   RouteSwitches switches;
   // Where slots are saved, "" where that is off; what tells their content from
-  // other models' (slot_file.h), and the bytes of a block of it.
+  // other models', and how large its parts are.
   std::filesystem::path slot_folder;
   std::string slot_fingerprint;
-  size_t slot_block_bytes = 0;
+  SlotSizes slot_sizes;
   // Loads an adapter from a folder while the server runs, and forgets one.
   // Null where --lora-dir allows none. Called on a thread that may block.
   std::function<void(const std::string& name, const std::string& path)>

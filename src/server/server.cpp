@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include "adapters/adapter.h"
+#include "core/cpu_features.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "engine/memory.h"
@@ -9,6 +10,7 @@
 #include "io/json.h"
 #include "loading/compose.h"
 #include "models/family.h"
+#include "ops/host_work.h"
 #include "server/adapter_loading.h"
 #include "server/openai.h"
 #include "server/slot_file.h"
@@ -252,6 +254,13 @@ void check_slot_folder(const ServerOptions& options) {
   }
 }
 
+// What the bits of the results depend on: on the CPU the kernels, not how many
+// threads share the work.
+std::string arithmetic_of(const Backend& backend) {
+  bool host = dynamic_cast<const HostWork*>(&backend) != nullptr;
+  return host ? cat("cpu ", name_of(choose_isa())) : backend.description();
+}
+
 void allow_saving_slots(
     App& app,
     const ServerOptions& options,
@@ -261,24 +270,22 @@ void allow_saving_slots(
     return;
   }
   const KvCacheSpec spec = loaded.model->kv_cache_spec();
-  if (spec.bytes_per_state() > 0) {
+  if (!engine.states().can_save()) {
     throw UsageError(
-        "--slot-save-path cannot be used with this model",
-        "beside keys and values it keeps a recurrent state, which is not saved",
+        "--slot-save-path cannot be used with this backend",
+        "the recurrent state of this model stays on its device",
         "leave it out");
   }
-  // The number of threads, which comes last, changes no bit.
-  std::string backend = loaded.backend->description();
-  backend.resize(std::min(backend.size(), backend.rfind(", ")));
   app.slot_folder = options.slot_folder;
   app.slot_fingerprint = slot_fingerprint(
       loaded.digest,
       cat(MLXCEL_VERSION,
           ' ',
-          backend,
+          arithmetic_of(*loaded.backend),
           options.load.prefill_int8 ? " int8" : ""),
       spec);
-  app.slot_block_bytes = size_t(engine.blocks().block_bytes());
+  app.slot_sizes = {
+      size_t(engine.blocks().block_bytes()), engine.states().saved_bytes()};
 }
 
 }  // namespace

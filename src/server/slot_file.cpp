@@ -13,7 +13,7 @@ namespace mlxcel::server {
 
 namespace {
 
-constexpr const char* kFormat = "mlxcel-slot-1";
+constexpr const char* kFormat = "mlxcel-slot-2";
 
 std::string digest_of(const SavedPrefix& saved) {
   Sha256 digest;
@@ -21,6 +21,8 @@ std::string digest_of(const SavedPrefix& saved) {
   digest.update(saved.tokens.data(), saved.tokens.size() * sizeof(int32_t));
   digest.update(saved.blocks.data(), saved.blocks.size() * sizeof(int32_t));
   digest.update(saved.content.data(), saved.content.size());
+  digest.update(saved.states.data(), saved.states.size() * sizeof(int32_t));
+  digest.update(saved.state_content.data(), saved.state_content.size());
   return digest.hex();
 }
 
@@ -60,11 +62,33 @@ std::string metadata(
   return found->second;
 }
 
+// `count` things of `size` bytes each.
+void check_content(
+    const std::filesystem::path& path,
+    const char* what,
+    size_t count,
+    const std::vector<std::byte>& content,
+    size_t size) {
+  if (content.size() != count * size) {
+    refuse(
+        path,
+        cat("its ",
+            count,
+            ' ',
+            what,
+            " hold ",
+            content.size(),
+            " bytes, ",
+            size,
+            " each are needed"));
+  }
+}
+
 void check(
     const SavedPrefix& saved,
     const std::filesystem::path& path,
     int64_t vocab_size,
-    size_t block_bytes) {
+    const SlotSizes& sizes) {
   if (saved.tokens.empty()) {
     refuse(path, "it holds no token");
   }
@@ -83,29 +107,47 @@ void check(
     }
     last = block;
   }
-  if (saved.content.size() != saved.blocks.size() * block_bytes) {
-    refuse(
-        path,
-        cat("its ",
-            saved.blocks.size(),
-            " blocks hold ",
-            saved.content.size(),
-            " bytes, ",
-            block_bytes,
-            " each are needed"));
+  check_content(
+      path, "blocks", saved.blocks.size(), saved.content, sizes.block);
+  last = 0;
+  for (int32_t state : saved.states) {
+    if (state <= last || size_t(state) > saved.tokens.size()) {
+      refuse(
+          path,
+          cat("a state after ",
+              state,
+              " tokens does not follow one after ",
+              last,
+              " of ",
+              saved.tokens.size()));
+    }
+    last = state;
   }
+  if (sizes.state == 0 && !saved.states.empty()) {
+    refuse(path, "it holds recurrent states, and this model has none");
+  }
+  check_content(
+      path, "states", saved.states.size(), saved.state_content, sizes.state);
 }
 
 }  // namespace
 
 std::string slot_fingerprint(
     std::string_view weights,
-    std::string_view backend,
+    std::string_view arithmetic,
     const KvCacheSpec& spec) {
-  std::string text = cat(kFormat, '\n', weights, '\n', backend, '\n');
+  std::string text = cat(kFormat, '\n', weights, '\n', arithmetic, '\n');
   text += cat(spec.dtype);
   for (const KvLayerSpec& layer : spec.layers) {
-    text += cat('\n', layer.num_kv_heads, ' ', layer.k_dim, ' ', layer.v_dim);
+    text +=
+        cat('\n',
+            layer.num_kv_heads,
+            ' ',
+            layer.k_dim,
+            ' ',
+            layer.v_dim,
+            ' ',
+            layer.state);
   }
   Sha256 digest;
   digest.update(text.data(), text.size());
@@ -129,6 +171,8 @@ int64_t write_slot(
   add("tokens", DType::i32, saved.tokens);
   add("blocks", DType::i32, saved.blocks);
   add("content", DType::u8, saved.content);
+  add("states", DType::i32, saved.states);
+  add("state_content", DType::u8, saved.state_content);
   write_safetensors(
       path,
       tensors,
@@ -143,7 +187,7 @@ SlotFile read_slot(
     const std::filesystem::path& path,
     const std::string& fingerprint,
     int64_t vocab_size,
-    size_t block_bytes) {
+    const SlotSizes& sizes) {
   if (!std::filesystem::is_regular_file(path)) {
     throw CheckpointError(
         cat("there is no saved slot ", path.filename().string()),
@@ -167,7 +211,10 @@ SlotFile read_slot(
   out.saved.tokens = values_of<int32_t>(file, path, "tokens", DType::i32);
   out.saved.blocks = values_of<int32_t>(file, path, "blocks", DType::i32);
   out.saved.content = values_of<std::byte>(file, path, "content", DType::u8);
-  check(out.saved, path, vocab_size, block_bytes);
+  out.saved.states = values_of<int32_t>(file, path, "states", DType::i32);
+  out.saved.state_content =
+      values_of<std::byte>(file, path, "state_content", DType::u8);
+  check(out.saved, path, vocab_size, sizes);
   if (metadata(file, path, "sha256") != digest_of(out.saved)) {
     refuse(path, "its content is not what was written");
   }

@@ -1,5 +1,5 @@
-// A slot in a file: a safetensors file with the tokens and the blocks of keys
-// and values that the prefix cache held of them.
+// A slot in a file: a safetensors file with the tokens, and the blocks of keys
+// and values and the recurrent states that the prefix cache held of them.
 #pragma once
 
 #include "engine/saved_prefix.h"
@@ -12,11 +12,12 @@
 
 namespace mlxcel::server {
 
-// What the blocks of a slot depend on beside tokens and adapters: two servers
-// of equal fingerprints may use each other's slots.
+// What the content of a slot depends on beside tokens and adapters: two servers
+// of equal fingerprints may use each other's slots. `arithmetic` is what the
+// results of a backend depend on.
 std::string slot_fingerprint(
     std::string_view weights,
-    std::string_view backend,
+    std::string_view arithmetic,
     const KvCacheSpec& spec);
 
 // Returns the bytes written. Throws CheckpointError.
@@ -25,19 +26,23 @@ int64_t write_slot(
     const SavedPrefix& saved,
     const std::string& fingerprint);
 
+struct SlotSizes {
+  size_t block = 0;  // bytes of a block
+  size_t state = 0;  // bytes of a recurrent state; 0: the model has none
+};
+
 struct SlotFile {
   SavedPrefix saved;
   int64_t bytes = 0;  // of the file
 };
 
 // Checks everything before it returns: the fingerprint, that tokens are in the
-// vocabulary, that there are the blocks that the tokens need, each of
-// `block_bytes`, and that the content is what was written. Throws
-// CheckpointError.
+// vocabulary, that blocks and states belong to the tokens and have the right
+// sizes, and that the content is what was written. Throws CheckpointError.
 SlotFile read_slot(
     const std::filesystem::path& path,
     const std::string& fingerprint,
     int64_t vocab_size,
-    size_t block_bytes);
+    const SlotSizes& sizes);
 
 }  // namespace mlxcel::server

@@ -213,10 +213,7 @@ http::Task<> restore(
   Clock::time_point begin = Clock::now();
   auto read = [&] {
     return std::make_shared<SlotFile>(read_slot(
-        path,
-        app.slot_fingerprint,
-        app.model.vocab_size,
-        app.slot_block_bytes));
+        path, app.slot_fingerprint, app.model.vocab_size, app.slot_sizes));
   };
   std::shared_ptr<SlotFile> file =
       co_await http::background(response.executor(), read);

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "ops/graph_support.h"
 #include "ops/ops.h"
+#include "ops/state_copies.h"
 #include "support/models/reference_backend.h"
 
 #include <gtest/gtest.h>
@@ -387,6 +388,18 @@ TEST(Recurrence, StatesAreCopiedAndCleared) {
     EXPECT_EQ(shifted(1), std::vector<float>(7));
     cache->clear_state(1);
     EXPECT_EQ(shifted(1), first);
+
+    auto* copies = dynamic_cast<StateCopies*>(cache.get());
+    ASSERT_NE(copies, nullptr);
+    ASSERT_GE(copies->state_bytes(), 28u);
+    std::vector<std::byte> saved(copies->state_bytes());
+    copies->save_state(1, saved.data());
+    cache->clear_state(1);
+    copies->load_state(0, saved.data());
+    EXPECT_EQ(shifted(0), std::vector<float>(7));
+    EXPECT_EQ(shifted(1), first);
+    EXPECT_THROW(copies->save_state(1000, saved.data()), ShapeError);
+    EXPECT_THROW(copies->load_state(-1, saved.data()), ShapeError);
     EXPECT_THROW(cache->copy_state(0, 1000), ShapeError);
     EXPECT_THROW(cache->clear_state(-1), ShapeError);
   }

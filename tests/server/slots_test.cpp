@@ -1,6 +1,7 @@
 // Slots that are saved to files, and restored by other processes.
 #include "io/safetensors.h"
 #include "server/running_server.h"
+#include "support/fixtures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -85,6 +86,76 @@ TEST_F(SlotsTest, AnotherProcessGoesOnFromASavedSlot) {
       restored["timings"]["cache_n"],
       restored["tokens_evaluated"].get<int64_t>() - 1);
   EXPECT_EQ(restored["tokens"], again["tokens"]);
+}
+
+// Recurrent layers beside attention with a window. A state cannot be wound
+// back, so one stands before the end of the prompt and one at the end of the
+// answer.
+TEST_F(SlotsTest, RecurrentStatesGoWithASlot) {
+  std::string hybrid = folder.path("hybrid");
+  std::filesystem::copy(
+      testing::fixture_root() / "text/recurrent_gemma/model", hybrid);
+  std::filesystem::copy(model + "/tokenizer.json", hybrid + "/tokenizer.json");
+  std::vector<int> prompt;
+  for (int i = 0; i < 90; ++i) {
+    prompt.push_back(3 + i * 7 % 100);
+  }
+  auto answer_to = [](const RunningServer& server,
+                      const std::vector<int>& tokens) {
+    Answer answer = server.post(
+        "/completion",
+        {{"prompt", tokens},
+         {"n_predict", 8},
+         {"temperature", 0},
+         {"ignore_eos", true},
+         {"return_tokens", true}});
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return answer.json();
+  };
+  std::vector<int> longer = prompt;
+  json first, second;
+  {
+    RunningServer server(hybrid, {"--slot-save-path", saved});
+    first = answer_to(server, prompt);
+    Answer answer = act(server, "save");
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    EXPECT_EQ(answer.json()["n_saved"], 97);
+    for (int token : first["tokens"]) {
+      longer.push_back(token);
+    }
+    longer.push_back(7);
+    ASSERT_EQ(server.send("POST", "/v1/cache/reset", "").status, 200);
+    second = answer_to(server, longer);
+    EXPECT_EQ(second["timings"]["cache_n"], 0);
+  }
+  {
+    RunningServer server(hybrid, {"--slot-save-path", saved, "--threads", "1"});
+    Answer answer = act(server, "restore");
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    EXPECT_EQ(answer.json()["n_restored"], 97);
+    json again = answer_to(server, longer);
+    EXPECT_EQ(again["timings"]["cache_n"], 97);
+    EXPECT_EQ(again["tokens"], second["tokens"]);
+    again = answer_to(server, prompt);
+    EXPECT_EQ(again["timings"]["cache_n"], 89);
+    EXPECT_EQ(again["tokens"], first["tokens"]);
+  }
+  // States that do not fit the tokens.
+  SafetensorsFile file = read_safetensors(saved + "/talk", {.mmap = false});
+  EXPECT_EQ(file.tensors.at("states").shape, Shape{2});
+  const WeightTensor& old = file.tensors.at("states");
+  std::byte* data = nullptr;
+  WeightTensor tensor = make_weight(old.dtype, old.shape, &data);
+  std::copy_n(old.data, old.bytes, data);
+  data[4] = std::byte{120};
+  WeightMap tensors = file.tensors;
+  tensors.set("states", tensor);
+  write_safetensors(saved + "/changed", tensors, file.metadata);
+  RunningServer server(hybrid, {"--slot-save-path", saved});
+  expect_refused(
+      act(server, "restore", {{"filename", "changed"}}),
+      400,
+      "a state after 120 tokens");
 }
 
 TEST_F(SlotsTest, ErasingForgetsWhatTheSlotComputed) {

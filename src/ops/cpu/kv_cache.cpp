@@ -155,6 +155,16 @@ void CpuKvCache::clear_state(int state) {
   std::memset(states_[size_t(state)], 0, state_bytes_);
 }
 
+void CpuKvCache::save_state(int slot, std::byte* out) {
+  check_states(slot, slot, num_states());
+  std::memcpy(out, states_[size_t(slot)], state_bytes_);
+}
+
+void CpuKvCache::load_state(int slot, const std::byte* in) {
+  check_states(slot, slot, num_states());
+  std::memcpy(states_[size_t(slot)], in, state_bytes_);
+}
+
 std::unique_ptr<KvCache> make_kv_cache(const KvCacheSpec& spec) {
   return std::make_unique<CpuKvCache>(spec);
 }

@@ -8,6 +8,7 @@
 
 #include "ops/cpu/read_ahead.h"
 #include "ops/kv_cache.h"
+#include "ops/state_copies.h"
 
 #include <cstddef>
 #include <memory>
@@ -30,7 +31,7 @@ struct KvLayerLayout {
   }
 };
 
-class CpuKvCache : public KvCache {
+class CpuKvCache : public KvCache, public StateCopies {
  public:
   explicit CpuKvCache(const KvCacheSpec& spec);
   ~CpuKvCache() override;
@@ -50,6 +51,11 @@ class CpuKvCache : public KvCache {
   }
   void copy_state(int from, int to) override;
   void clear_state(int state) override;
+  size_t state_bytes() const override {
+    return state_bytes_;
+  }
+  void save_state(int slot, std::byte* out) override;
+  void load_state(int slot, const std::byte* in) override;
 
   std::byte* block(int32_t id) const {
     return blocks_[size_t(id)];

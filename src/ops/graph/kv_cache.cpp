@@ -171,6 +171,37 @@ void GraphKvCache::clear_state(int state) {
   }
 }
 
+void GraphKvCache::save_state(int slot, std::byte* out) {
+  check_states(slot, slot);
+  context_->enter();
+  for (const Layer& layer : layers_) {
+    int values = layer.states.shape(1);
+    if (values > 0) {
+      mx::array row = mx::contiguous(mx::slice(
+          layer.states, mx::Shape{slot, 0}, mx::Shape{slot + 1, values}));
+      row.eval();
+      std::memcpy(out, row.data<char>(), row.nbytes());
+      out += row.nbytes();
+    }
+  }
+}
+
+void GraphKvCache::load_state(int slot, const std::byte* in) {
+  check_states(slot, slot);
+  context_->enter();
+  for (Layer& layer : layers_) {
+    int values = layer.states.shape(1);
+    if (values > 0) {
+      mx::array row = mx::contiguous(mx::zeros({1, values}, mx::float32));
+      row.eval();
+      std::memcpy(row.data<char>(), in, row.nbytes());
+      in += row.nbytes();
+      layer.states = mx::slice_update(
+          layer.states, row, mx::Shape{slot, 0}, mx::Shape{slot + 1, values});
+    }
+  }
+}
+
 void GraphKvCache::check_states(int from, int to) const {
   if (from < 0 || to < 0 || from >= num_states_ || to >= num_states_) {
     throw ShapeError(

@@ -5,10 +5,11 @@
 #pragma once
 
 #include "ops/graph/context.h"
+#include "ops/state_copies.h"
 
 namespace mlxcel::graph {
 
-class GraphKvCache : public KvCache {
+class GraphKvCache : public KvCache, public StateCopies {
  public:
   GraphKvCache(std::shared_ptr<Context> context, const KvCacheSpec& spec);
   ~GraphKvCache() override;
@@ -29,6 +30,11 @@ class GraphKvCache : public KvCache {
   }
   void copy_state(int from, int to) override;
   void clear_state(int state) override;
+  size_t state_bytes() const override {
+    return size_t(spec().bytes_per_state());
+  }
+  void save_state(int slot, std::byte* out) override;
+  void load_state(int slot, const std::byte* in) override;
 
   // Puts rows k, v [rows, kv_heads, dim] at their slots (i32 [rows]). A layer
   // without values takes none.
