@@ -6,6 +6,7 @@
 #include "server/routes.h"
 
 #include <algorithm>
+#include <ctime>
 
 namespace mlxcel::server {
 
@@ -21,12 +22,24 @@ http::Route get(const std::string& path) {
   return route;
 }
 
+std::string utc_text(int64_t unix_seconds) {
+  std::tm parts{};
+  auto time = std::time_t(unix_seconds);
+  gmtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%FT%TZ", &parts)};
+}
+
+// Of OpenAI's list and of Anthropic's, whose clients read other fields.
 json model_entry(const App& app, const std::string& name, bool base) {
   json entry = {
       {"id", name},
       {"object", "model"},
       {"created", app.model.created},
       {"owned_by", "mlxcel"},
+      {"type", "model"},
+      {"display_name", name},
+      {"created_at", utc_text(app.model.created)},
       {"meta",
        {{"n_vocab", app.model.vocab_size},
         {"n_ctx", app.model.context},
@@ -134,7 +147,13 @@ void add_model_routes(http::Router& router, const App& app) {
         for (const std::string& name : app.adapters.model_names()) {
           data.push_back(model_entry(app, name, false));
         }
-        response.send_json(200, {{"object", "list"}, {"data", data}});
+        json list = {
+            {"object", "list"},
+            {"first_id", data.front()["id"]},
+            {"last_id", data.back()["id"]},
+            {"has_more", false}};
+        list["data"] = std::move(data);
+        response.send_json(200, list);
       });
   router.add({"/v1/models", "/models"}, list);
 

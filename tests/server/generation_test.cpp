@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <ctime>
 #include <fstream>
 
 namespace mlxcel {
@@ -396,6 +397,20 @@ TEST_F(ChainServer, ModelsHealthPropsAndSlots) {
   EXPECT_EQ(models["data"][0]["id"], "chain");
   EXPECT_EQ(server->get("/v1/models/chain").json()["id"], "chain");
   EXPECT_EQ(server->get("/v1/models/other").status, 404);
+  // What Anthropic's clients read.
+  EXPECT_EQ(models["has_more"], false);
+  EXPECT_EQ(models["last_id"], "chain");
+  json entry = models["data"][0];
+  EXPECT_EQ(entry["type"], "model");
+  EXPECT_EQ(entry["display_name"], "chain");
+  std::tm parts{};
+  ASSERT_NE(
+      strptime(
+          entry["created_at"].get<std::string>().c_str(),
+          "%Y-%m-%dT%H:%M:%SZ",
+          &parts),
+      nullptr);
+  EXPECT_EQ(timegm(&parts), entry["created"].get<std::time_t>());
   EXPECT_EQ(server->get("/props").json()["model_alias"], "chain");
   EXPECT_EQ(server->get("/props").json()["bos_token"], "<|bos|>");
   json slots = server->get("/slots").json();
