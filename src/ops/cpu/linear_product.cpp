@@ -105,11 +105,21 @@ const float* Product::term_input(int thread, int row) const {
          slot * int64_t(round_up(size_t(linear_.in()), 16));
 }
 
+// All tiles are full but the last one, or the last two where it would have few
+// rows.
 std::pair<int, int> Product::tile(int index) const {
-  auto border = [&](int i) {
-    return int(int64_t(plan_.prompt_rows) * i / tiles_);
-  };
-  return {border(index), border(index + 1) - border(index)};
+  int most = linear_.kernels().tile_rows;
+  int last = plan_.prompt_rows - (tiles_ - 1) * most;
+  int first_cut = tiles_ > 1 && last < most / 2 ? tiles_ - 2 : tiles_ - 1;
+  int begin = index * most;
+  if (index < first_cut) {
+    return {begin, most};
+  }
+  begin = first_cut * most;
+  int left = plan_.prompt_rows - begin;
+  int rows = (left + tiles_ - first_cut - 1) / (tiles_ - first_cut);
+  return index == first_cut ? std::pair(begin, rows)
+                            : std::pair(begin + rows, left - rows);
 }
 
 void Product::pack_decode_rows(int thread, int begin, int end) {

@@ -13,6 +13,7 @@ constexpr int kTileRows = 6;     // activation rows of a tile
 constexpr int kIntegerRows = 6;  // of a tile at once, integer products
 
 #include "ops/cpu/kernels/simd_avx2.h"
+#include "ops/cpu/kernels/six_rows_avx2.h"
 // The templates, in order of use.
 #include "ops/cpu/kernels/matmul_formats.h"
 // clang-format off
@@ -20,6 +21,7 @@ constexpr int kIntegerRows = 6;  // of a tile at once, integer products
 #include "ops/cpu/kernels/decode_dispatch.h"
 #include "ops/cpu/kernels/panel_pack.h"
 #include "ops/cpu/kernels/panel_kernels.h"
+#include "ops/cpu/kernels/byte_sums.h"
 #include "ops/cpu/kernels/panel_dispatch.h"
 #include "ops/cpu/kernels/element_kernels.h"
 // clang-format on

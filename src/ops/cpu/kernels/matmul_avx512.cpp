@@ -20,6 +20,7 @@ constexpr int kIntegerRows = 12;  // of a tile at once, integer products
 #include "ops/cpu/kernels/decode_dispatch.h"
 #include "ops/cpu/kernels/panel_pack.h"
 #include "ops/cpu/kernels/panel_kernels.h"
+#include "ops/cpu/kernels/byte_sums.h"
 #include "ops/cpu/kernels/panel_dispatch.h"
 #include "ops/cpu/kernels/element_kernels.h"
 // clang-format on

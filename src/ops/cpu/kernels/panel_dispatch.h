@@ -2,11 +2,9 @@
 // namespace, after the packing and the products.
 
 size_t tile_bytes(const Matrix& m, int rows) {
-#if defined(__AVX512VNNI__)
   if (m.prefill == Arithmetic::int8) {
     return byte_tile_bytes(m, rows);
   }
-#endif
   int64_t bytes = tile_data_bytes(m, rows);
   if (m.prefill == Arithmetic::int16) {
     bytes += 2 * m.in / m.quant.group_size * rows * 4;
@@ -19,10 +17,8 @@ void tile_pack(
   switch (m.prefill) {
     case Arithmetic::int16:
       return integer_tile_pack(m, x, ldx, rows, out);
-#if defined(__AVX512VNNI__)
     case Arithmetic::int8:
       return byte_tile_pack(m, x, ldx, rows, out);
-#endif
     default:
       return float_tile_pack(m, x, ldx, rows, out);
   }
@@ -30,11 +26,9 @@ void tile_pack(
 
 size_t panel_bytes(const Matrix& m) {
   int64_t columns = min_of(m.in, panel_columns(m));
-#if defined(__AVX512VNNI__)
   if (m.prefill == Arithmetic::int8) {
     return size_t(byte_strip_bytes(m, columns) * (kPanelRows / kByteOutputs));
   }
-#endif
   return size_t(strip_bytes(m, columns) * kPanelStrips);
 }
 
@@ -45,7 +39,6 @@ void panel_pack(
     int64_t k0,
     int64_t k1,
     std::byte* out) {
-#if defined(__AVX512VNNI__)
   if (m.prefill == Arithmetic::int8) {
     for (int64_t o = begin; o < end; o += kByteOutputs) {
       int count = int(min_of(kByteOutputs, end - o));
@@ -54,7 +47,6 @@ void panel_pack(
     }
     return;
   }
-#endif
   int64_t bytes = strip_bytes(m, k1 - k0);
   for (int64_t o = begin; o < end; o += kLanes) {
     int64_t strip = (o - begin) / kStrip;
@@ -80,12 +72,10 @@ void panel_multiply(
     int rows,
     float* y,
     int64_t ldy) {
-#if defined(__AVX512VNNI__)
   if (m.prefill == Arithmetic::int8) {
     return byte_panel_multiply(
         m, panel, panel_count, k0, k1, tile, rows, y, ldy);
   }
-#endif
   int64_t bytes = strip_bytes(m, k1 - k0);
   int64_t scale_bytes = strip_scale_bytes(m, k1 - k0);
   int64_t unit = unit_columns(m.prefill);
@@ -148,9 +138,13 @@ Arithmetic prefill_arithmetic(const Matrix& m, bool exact, bool int8) {
 #if defined(__AVX512BF16__)
   return int8 && has_int16_codes(m) ? Arithmetic::int8 : Arithmetic::bf16;
 #else
-  // 16-bit products are as fast as 8-bit ones here, and exact sums of 16 bits
-  // are nearly twice as fast as f32.
+  // Sums of byte products are 1.6 times as fast as those of 16 bits, which are
+  // nearly twice as fast as f32. With a scale for eight columns their error
+  // (mean KL) is a fifth of that of 8-bit blocks of 32.
   (void)int8;
+  if (m.quant.mode == QuantMode::affine && m.quant.bits <= 5) {
+    return Arithmetic::int8;
+  }
   return has_int16_codes(m) ? Arithmetic::int16 : Arithmetic::f32;
 #endif
 }

@@ -122,77 +122,22 @@ inline I nibbles_to_i(const void* p) {
   return _mm256_and_si256(v, _mm256_set1_epi32(15));
 }
 
+// 16-bit sums of the products of two unsigned bytes of a with signed ones of b.
+inline I i_byte_pairs(I a, I b) {
+  return _mm256_maddubs_epi16(a, b);
+}
+inline I i_add16(I a, I b) {
+  return _mm256_add_epi16(a, b);
+}
+// 32-bit sums of 16-bit products in pairs.
+inline I i_pairs16(I a, I b) {
+  return _mm256_madd_epi16(a, b);
+}
+
 // Sums of 16-bit products in pairs, added to 32-bit lanes.
 inline I i_dot16(I acc, I a, I b) {
   return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
 }
-
-// dot = the sums of `count` units of 16-bit products: two vectors of weights at
-// units, pairs of activations of six rows at tile, `step` bytes from unit to
-// unit. Twelve sums, two weights, a pair and a product are all the registers
-// there are; the compiler would keep sums in memory.
-// clang-format off
-#define MLXCEL_ZERO(a) "vpxor %[" #a "], %[" #a "], %[" #a "]\n\t"
-#define MLXCEL_ROW(offset, a, b) \
-  "vpbroadcastd " #offset "(%[tile]), %[pair]\n\t" \
-  "vpmaddwd %[pair], %[w0], %[product]\n\t" \
-  "vpmaddwd %[pair], %[w1], %[pair]\n\t" \
-  "vpaddd %[product], %[" #a "], %[" #a "]\n\t" \
-  "vpaddd %[pair], %[" #b "], %[" #b "]\n\t"
-inline void dot_six_rows(
-    I (&dot)[6][2],
-    const std::byte* units,
-    int64_t count,
-    const std::byte* tile,
-    int64_t step) {
-  I w0, w1, pair, product;
-  asm(
-      MLXCEL_ZERO(a0)
-      MLXCEL_ZERO(a1)
-      MLXCEL_ZERO(a2)
-      MLXCEL_ZERO(a3)
-      MLXCEL_ZERO(a4)
-      MLXCEL_ZERO(a5)
-      MLXCEL_ZERO(a6)
-      MLXCEL_ZERO(a7)
-      MLXCEL_ZERO(a8)
-      MLXCEL_ZERO(a9)
-      MLXCEL_ZERO(a10)
-      MLXCEL_ZERO(a11)
-      "1:\n\t"
-      "vmovdqu (%[units]), %[w0]\n\t"
-      "vmovdqu 32(%[units]), %[w1]\n\t"
-      MLXCEL_ROW(0, a0, a1)
-      MLXCEL_ROW(4, a2, a3)
-      MLXCEL_ROW(8, a4, a5)
-      MLXCEL_ROW(12, a6, a7)
-      MLXCEL_ROW(16, a8, a9)
-      MLXCEL_ROW(20, a10, a11)
-      "add $64, %[units]\n\t"
-      "add %[step], %[tile]\n\t"
-      "dec %[count]\n\t"
-      "jnz 1b"
-      : [a0] "=&x"(dot[0][0]),
-        [a1] "=&x"(dot[0][1]),
-        [a2] "=&x"(dot[1][0]),
-        [a3] "=&x"(dot[1][1]),
-        [a4] "=&x"(dot[2][0]),
-        [a5] "=&x"(dot[2][1]),
-        [a6] "=&x"(dot[3][0]),
-        [a7] "=&x"(dot[3][1]),
-        [a8] "=&x"(dot[4][0]),
-        [a9] "=&x"(dot[4][1]),
-        [a10] "=&x"(dot[5][0]),
-        [a11] "=&x"(dot[5][1]),
-        [w0] "=&x"(w0), [w1] "=&x"(w1), [pair] "=&x"(pair),
-        [product] "=&x"(product), [units] "+r"(units), [tile] "+r"(tile),
-        [count] "+r"(count)
-      : [step] "r"(step)
-      : "memory", "cc");
-}
-#undef MLXCEL_ROW
-#undef MLXCEL_ZERO
-// clang-format on
 
 // 32-bit lanes to 16 bits, in order: low lanes from a.
 inline I i_pack16(I a, I b) {
@@ -227,29 +172,8 @@ inline __m128 fold_to_four(F v) {
   return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
 }
 
-// 8 x 8 transpose of 32-bit elements.
+#include "ops/cpu/kernels/transpose_eight.h"
+
 inline void transpose(I* r) {
-  I t[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[2 * i] = _mm256_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm256_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; ++i) {
-    r[4 * i] = _mm256_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 1] = _mm256_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 2] = _mm256_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    r[4 * i + 3] = _mm256_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    I low = _mm256_permute2x128_si256(r[i], r[4 + i], 0x20);
-    t[i] = _mm256_permute2x128_si256(r[i], r[4 + i], 0x31);
-    r[i] = low;
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[4 + i] = t[i];
-  }
+  transpose_eight(r);
 }

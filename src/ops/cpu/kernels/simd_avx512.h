@@ -119,6 +119,18 @@ inline I nibbles_to_i(const void* p) {
   return _mm512_and_si512(v, _mm512_set1_epi32(15));
 }
 
+// 16-bit sums of the products of two unsigned bytes of a with signed ones of b.
+inline I i_byte_pairs(I a, I b) {
+  return _mm512_maddubs_epi16(a, b);
+}
+inline I i_add16(I a, I b) {
+  return _mm512_add_epi16(a, b);
+}
+// 32-bit sums of 16-bit products in pairs.
+inline I i_pairs16(I a, I b) {
+  return _mm512_madd_epi16(a, b);
+}
+
 // Sums of 16-bit products in pairs, added to 32-bit lanes.
 inline I i_dot16(I acc, I a, I b) {
 #if defined(__AVX512VNNI__)
