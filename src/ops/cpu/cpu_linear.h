@@ -233,7 +233,13 @@ class Product {
   void sum_pieces(const TermUse& use, float* values) const;
   float* values(int copy) const;
   void terms_of_all_rows(int thread) const;
-  void multiply(int thread, const DecodeRange& range, FetchList* fetch) const;
+  // `after`: what the thread reads next, if not the outputs that follow.
+  void multiply(
+      int thread,
+      const DecodeRange& range,
+      FetchList* fetch,
+      const FirstRows* after) const;
+  FirstRows rows_from(int64_t output) const;
   void decode_with_terms(int thread, std::span<const DecodeRange> ranges) const;
   void fetch_up(int64_t begin, int64_t end, FetchList& list) const;
   void add_bias(

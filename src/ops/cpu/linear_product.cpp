@@ -220,8 +220,20 @@ void Product::add_bias(
   }
 }
 
+FirstRows Product::rows_from(int64_t output) const {
+  for (const CpuLinear::Part& part : linear_.parts()) {
+    if (output < part.first + part.matrix.out) {
+      return cpu::rows_from(part.matrix, output - part.first);
+    }
+  }
+  return {};
+}
+
 void Product::multiply(
-    int thread, const DecodeRange& range, FetchList* fetch) const {
+    int thread,
+    const DecodeRange& range,
+    FetchList* fetch,
+    const FirstRows* after) const {
   const std::byte* packed =
       packed_->data() + (shared_ ? 0 : size_t(thread) * decode_bytes_);
   for (const CpuLinear::Part& part : linear_.parts()) {
@@ -232,6 +244,13 @@ void Product::multiply(
     }
     Matrix matrix = part.matrix;
     matrix.fetch = fetch;
+    FirstRows next;
+    if (e < range.end) {
+      next = rows_from(e);
+      matrix.after = &next;
+    } else {
+      matrix.after = after;
+    }
     linear_.kernels().decode(
         matrix,
         b - part.first,
@@ -258,16 +277,28 @@ void Product::decode(int thread, std::span<const DecodeRange> ranges) const {
   }
   FetchList* fetch =
       context_.ahead->during(thread, linear_.in() * linear_.out(), outputs);
+  const FirstRows* following = nullptr;
+  if (plan_.decode_rows > kRowsPackedByEachThread && outputs > 0) {
+    int64_t first =
+        ranges[0].begin < ranges[0].end ? ranges[0].begin : ranges.back().begin;
+    following = context_.ahead->pass(thread, rows_from(first));
+  }
   // Blocks whose outputs stay in the first cache until they are finished.
   constexpr int64_t kBlock = 512;
   float scratch[kBlock];
   for (const DecodeRange& range : ranges) {
+    FirstRows next;
+    const FirstRows* after = following;
+    if (&range != &ranges.back()) {
+      next = rows_from((&range + 1)->begin);
+      after = &next;
+    }
     for (int64_t o = range.begin; o < range.end; o += kBlock) {
       DecodeRange block = range;
       block.begin = o;
       block.end = std::min(o + kBlock, range.end);
       block.y += o - range.begin;
-      multiply(thread, block, fetch);
+      multiply(thread, block, fetch, block.end == range.end ? after : nullptr);
       if (!terms_.empty()) {
         add_terms(
             values(0),

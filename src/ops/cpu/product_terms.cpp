@@ -223,7 +223,7 @@ void Product::decode_with_terms(
     end = end >= outputs ? outputs : std::max(done, end / kGrain * kGrain);
     fetch.spread(end - done);
     for_parts(ranges, done, end, [&](const DecodeRange& part) {
-      multiply(thread, part, &fetch);
+      multiply(thread, part, &fetch, nullptr);
     });
     fetch.finish();
     done = end;

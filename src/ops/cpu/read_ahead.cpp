@@ -4,20 +4,26 @@
 
 namespace mlxcel::cpu {
 
+namespace {
+
+// More than any model has: whoever calls without steps fills no memory.
+constexpr size_t kMostCalls = 4096;
+
+}  // namespace
+
 ReadAhead::ReadAhead(int threads) : lanes_(size_t(threads)) {}
 
 void ReadAhead::begin_step() {
   ++step_;
   for (Lane& lane : lanes_) {
     lane.list.clear();
+    lane.passed = 0;
   }
   lanes_[0].weights = 0;
 }
 
 const ReadAhead::Call* ReadAhead::begin_call(
     Calls& calls, int layer, const Window& window) {
-  // More than any model has: whoever calls without steps fills no memory.
-  constexpr size_t kMostCalls = 4096;
   if (calls.step != step_ || calls.made == kMostCalls) {
     calls.all.resize(calls.made);
     calls.step = step_;
@@ -51,6 +57,21 @@ FetchList* ReadAhead::during(int thread, int64_t weights, int64_t outputs) {
   }
   lane.list.spread(outputs, lane.list.lines() * weights / left);
   return &lane.list;
+}
+
+const FirstRows* ReadAhead::pass(int thread, const FirstRows& first) {
+  Lane& lane = lanes_[size_t(thread)];
+  size_t at = lane.passed;
+  if (at == kMostCalls) {
+    return nullptr;
+  }
+  ++lane.passed;
+  if (at == lane.products.size()) {
+    lane.products.push_back(first);
+  } else {
+    lane.products[at] = first;
+  }
+  return at + 1 < lane.products.size() ? &lane.products[at + 1] : nullptr;
 }
 
 }  // namespace mlxcel::cpu

@@ -1,14 +1,15 @@
 // Keys and values that the next attention call will read, brought near by the
 // products before it: with several generated rows these compute longer than
-// they read, while attention waits for memory.
+// they read, while attention waits for memory. And the first rows of the next
+// product, which nothing else would ask for before it begins.
 //
 // Which layer that call reads, and which of its positions, is what the same
-// call of the step before read: a model makes the same calls in each step. A
-// wrong guess costs bandwidth, never a result.
+// call of the step before read: a model makes the same calls and products in
+// each step. A wrong guess costs bandwidth, never a result.
 #pragma once
 
 #include "ops/backend.h"
-#include "ops/cpu/kernels/fetch_list.h"
+#include "ops/cpu/kernels/matmul_kernels.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -45,12 +46,17 @@ class ReadAhead {
   // Passes the product of a linear with so many weights, of which the thread
   // computes `outputs`. Returns what to fetch meanwhile, or null.
   FetchList* during(int thread, int64_t weights, int64_t outputs);
+  // A product begins, of which the thread reads `first` first. Returns the same
+  // of the product after it, if anything is to be expected.
+  const FirstRows* pass(int thread, const FirstRows& first);
 
  private:
   struct alignas(64) Lane {
     FetchList list;
-    int64_t weights = 0;   // of the products since the last call
-    int64_t expected = 0;  // and until the next one
+    int64_t weights = 0;              // of the products since the last call
+    int64_t expected = 0;             // and until the next one
+    std::vector<FirstRows> products;  // of a step, in order
+    size_t passed = 0;                // of them, in this step
   };
 
   int64_t step_ = 0;

@@ -49,6 +49,18 @@ void strip_pack_row(const Matrix& m, const float* x, std::byte* out) {
   }
 }
 
+// Transposes the 4 x 4 words of each lane of 128 bits.
+inline void transpose_lanes(const I* v, I* out) {
+  I t0 = _mm512_unpacklo_epi32(v[0], v[1]);
+  I t1 = _mm512_unpackhi_epi32(v[0], v[1]);
+  I t2 = _mm512_unpacklo_epi32(v[2], v[3]);
+  I t3 = _mm512_unpackhi_epi32(v[2], v[3]);
+  out[0] = _mm512_unpacklo_epi64(t0, t2);
+  out[1] = _mm512_unpackhi_epi64(t0, t2);
+  out[2] = _mm512_unpacklo_epi64(t1, t3);
+  out[3] = _mm512_unpackhi_epi64(t1, t3);
+}
+
 // Words [0, 4) of 16 rows, `bytes` of each readable, as four vectors whose
 // lanes are the rows.
 inline void transpose_four(
@@ -68,14 +80,7 @@ inline void transpose_four(
         get(12 + j),
         3);
   }
-  I t0 = _mm512_unpacklo_epi32(v[0], v[1]);
-  I t1 = _mm512_unpackhi_epi32(v[0], v[1]);
-  I t2 = _mm512_unpacklo_epi32(v[2], v[3]);
-  I t3 = _mm512_unpackhi_epi32(v[2], v[3]);
-  out[0] = _mm512_unpacklo_epi64(t0, t2);
-  out[1] = _mm512_unpackhi_epi64(t0, t2);
-  out[2] = _mm512_unpacklo_epi64(t1, t3);
-  out[3] = _mm512_unpackhi_epi64(t1, t3);
+  transpose_lanes(v, out);
 }
 
 // 16-bit floats of `groups` groups from byte `offset` of 16 rows:
@@ -142,6 +147,7 @@ inline void strip_factors(
     const int64_t* offsets,
     int64_t at,
     int64_t stride,
+    int64_t groups,
     float* out) {
   // Vector j has a row in each of its lanes of 128 bits, such that no value
   // crosses them on its way to the row's place.
@@ -181,6 +187,9 @@ inline void strip_factors(
   }
 #pragma GCC unroll 2
   for (int part = 0; part < 2; ++part) {
+    if (4 * part >= groups) {
+      break;
+    }
     // Groups 4 part .. 4 part + 3: of vectors 0 .. 3 and 4 .. 7, two each.
     I pairs[2][2];
 #pragma GCC unroll 2
@@ -275,26 +284,30 @@ void strip_pack(
     }
     std::byte* units = panel.units + half * kLanes * 4;
     auto store = [&](int64_t word, I v) {
-      if constexpr (kBits == 8) {
-        i_store(units + word * kStripOutputs * 4, v);
-      } else {
-        const I mask = i_set(0x0f0f0f0f);
-        std::byte* to = units + word * 2 * kStripOutputs * 4;
-        i_store(to, i_and(v, mask));
-        i_store(to + kStripOutputs * 4, i_and(i_shr16<4>(v), mask));
-      }
+      i_store(units + word * kStripOutputs * 4, v);
     };
     int64_t word = 0;
     for (; word + kLanes <= words; word += kLanes) {
-      I v[kLanes];
-#pragma GCC unroll 16
-      for (int r = 0; r < kLanes; ++r) {
-        v[r] = i_load(codes[r] + word * 4);
+      I v[4][4];
+#pragma GCC unroll 4
+      for (int q = 0; q < 4; ++q) {
+        I r[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+          r[j] = i_load(codes[4 * q + j] + word * 4);
+        }
+        transpose_lanes(r, v[q]);
       }
-      transpose(v);
-#pragma GCC unroll 16
-      for (int j = 0; j < kLanes; ++j) {
-        store(word + j, v[j]);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        I t0 = _mm512_shuffle_i32x4(v[0][j], v[1][j], 0x44);
+        I t1 = _mm512_shuffle_i32x4(v[0][j], v[1][j], 0xee);
+        I t2 = _mm512_shuffle_i32x4(v[2][j], v[3][j], 0x44);
+        I t3 = _mm512_shuffle_i32x4(v[2][j], v[3][j], 0xee);
+        store(word + j, _mm512_shuffle_i32x4(t0, t2, 0x88));
+        store(word + 4 + j, _mm512_shuffle_i32x4(t0, t2, 0xdd));
+        store(word + 8 + j, _mm512_shuffle_i32x4(t1, t3, 0x88));
+        store(word + 12 + j, _mm512_shuffle_i32x4(t1, t3, 0xdd));
       }
     }
     for (; word < words; word += 4) {
@@ -313,14 +326,15 @@ void strip_pack(
   for (int64_t g = 0; g < groups; g += 8) {
     int64_t at = (first_group + g) * 2, to = g * kStripOutputs;
     auto stride = int64_t(m.scale_stride);
-    strip_factors<T>(m.scales, offsets, at, stride, panel.scales + to);
-    strip_factors<T>(m.biases, offsets, at, stride, panel.biases + to);
+    int64_t left = groups - g;
+    strip_factors<T>(m.scales, offsets, at, stride, left, panel.scales + to);
+    strip_factors<T>(m.biases, offsets, at, stride, left, panel.biases + to);
   }
 }
 
 // Adds a chunk's products to the sums of kX rows, [class][row][output], or
 // begins them with the first chunk.
-template <int kX, bool kShort>
+template <int kBits, int kX, bool kShort>
 void strip_multiply(
     const Matrix& m,
     const StripPanel& panel,
@@ -352,7 +366,8 @@ void strip_multiply(
     }
     int64_t begin = (c + classes - first_group % classes) % classes;
     for (int64_t g = begin; g < groups; g += classes) {
-      const std::byte* units = panel.units + g * group * kStripOutputs;
+      const std::byte* units =
+          panel.units + g * group * kStripOutputs * kBits / 8;
       int64_t at = (k0 + g * group) * 2;  // in a row
       for (int line = 0; line < lines; ++line) {
         fetch.line();
@@ -362,8 +377,7 @@ void strip_multiply(
       for (int i = 0; i < kX; ++i) {
         high[i][0] = high[i][1] = low[i][0] = low[i][1] = i_zero();
       }
-      auto multiply = [&]() __attribute__((always_inline)) {
-        I w0 = i_load(units), w1 = i_load(units + kLanes * 4);
+      auto multiply = [&](I w0, I w1) __attribute__((always_inline)) {
 #pragma GCC unroll 4
         for (int i = 0; i < kX; ++i) {
           I h = i_set(load<int32_t>(row[i] + at));
@@ -373,17 +387,27 @@ void strip_multiply(
           dot_bytes(low[i][0], w0, l);
           dot_bytes(low[i][1], w1, l);
         }
-        units += kStripOutputs * 4;
         at += 8;
+      };
+      auto word = [&]() __attribute__((always_inline)) {
+        I w0 = i_load(units), w1 = i_load(units + kLanes * 4);
+        if constexpr (kBits == 8) {
+          multiply(w0, w1);
+        } else {
+          const I mask = i_set(0x0f0f0f0f);
+          multiply(i_and(w0, mask), i_and(w1, mask));
+          multiply(i_and(i_shr16<4>(w0), mask), i_and(i_shr16<4>(w1), mask));
+        }
+        units += kStripOutputs * 4;
       };
       if constexpr (kShort) {
 #pragma GCC unroll 8
-        for (int u = 0; u < 8; ++u) {
-          multiply();
+        for (int u = 0; u < kBits; ++u) {
+          word();
         }
       } else {
-        for (int64_t u = 0; u < group / 4; ++u) {
-          multiply();
+        for (int64_t u = 0; u < group * kBits / 32; ++u) {
+          word();
         }
       }
       const float* scales = panel.scales + g * kStripOutputs;
@@ -437,11 +461,14 @@ void strip_decode(
       (chunks > 1 ? chunks - 1 : 1) * ((rows + kStripRows - 1) / kStripRows);
   for (int64_t o = begin; o < end; o += kStripOutputs) {
     int count = int(min_of(kStripOutputs, end - o));
-    size_t next = size_t(o + kStripOutputs);
-    StripFetch fetch(m.weight + next * m.weight_stride, m.weight_stride);
+    FirstRows next = rows_from(m, o + kStripOutputs);
+    if (o + kStripOutputs >= end && m.after != nullptr) {
+      next = *m.after;
+    }
+    StripFetch fetch(next.weight, next.weight_stride);
     // Not at once: that many lines on their way hold up the loads.
-    StripFetch scales(m.scales + next * m.scale_stride, m.scale_stride);
-    StripFetch biases(m.biases + next * m.scale_stride, m.scale_stride);
+    StripFetch scales(next.scales, next.scale_stride);
+    StripFetch biases(next.biases, next.scale_stride);
     int64_t scale_lines = (scales.lines() + calls - 1) / calls;
     for (int64_t k0 = 0; k0 < m.in; k0 += columns) {
       int64_t k1 = min_of(k0 + columns, m.in);
@@ -449,8 +476,9 @@ void strip_decode(
       for_row_groups<kStripRows>(rows, [&]<int kX>(int first) {
         scales.fetch(scale_lines);
         biases.fetch(scale_lines);
-        auto multiply = m.quant.group_size == 32 ? strip_multiply<kX, true>
-                                                 : strip_multiply<kX, false>;
+        auto multiply = m.quant.group_size == 32
+                            ? strip_multiply<kBits, kX, true>
+                            : strip_multiply<kBits, kX, false>;
         multiply(
             m,
             panel,

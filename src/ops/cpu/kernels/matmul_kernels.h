@@ -21,6 +21,15 @@ enum class Arithmetic : uint8_t {
   int8,   // 8-bit activations with a scale a group, exact sums of codes
 };
 
+// Where rows of a matrix lie: what a thread reads first of a product, fetched
+// at the end of the one before.
+struct FirstRows {
+  const std::byte* weight = nullptr;
+  const std::byte* scales = nullptr;
+  const std::byte* biases = nullptr;
+  size_t weight_stride = 0, scale_stride = 0;
+};
+
 // A matrix [out, in] at any alignment, as kernels see it.
 struct Matrix {
   int64_t out = 0, in = 0;
@@ -33,6 +42,8 @@ struct Matrix {
   Arithmetic decode = Arithmetic::f32;
   Arithmetic prefill = Arithmetic::f32;
   FetchList* fetch = nullptr;  // to work off while decoding, if any
+  // What is read after the outputs of a decode, if not the next ones.
+  const FirstRows* after = nullptr;
 
   size_t bytes_per_row() const {
     return weight_stride + (quant.packed() ? 2 * scale_stride : 0);
@@ -129,6 +140,18 @@ struct Kernels {
   // One row of a matrix as f32, times `scale`.
   void (*read_row)(const Matrix& matrix, int64_t row, float scale, float* out);
 };
+
+inline FirstRows rows_from(const Matrix& m, int64_t row) {
+  FirstRows rows;
+  rows.weight = m.weight + size_t(row) * m.weight_stride;
+  rows.weight_stride = m.weight_stride;
+  if (m.quant.packed()) {
+    rows.scales = m.scales + size_t(row) * m.scale_stride;
+    rows.biases = m.biases + size_t(row) * m.scale_stride;
+    rows.scale_stride = m.scale_stride;
+  }
+  return rows;
+}
 
 // Two matrices of the same input read the same packed activations.
 bool same_decode_format(const Matrix& a, const Matrix& b);
