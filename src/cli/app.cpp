@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "io/mapped_file.h"
 
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -174,6 +175,11 @@ int dispatch(int argc, char** argv) {
   }
   refuse_unbuilt_command(first);
   std::string near = did_you_mean(first, command_names());
+  std::vector<std::string> begun = command_names();
+  std::erase_if(begun, [&](auto& name) { return !name.starts_with(first); });
+  if (!first.empty() && !begun.empty()) {
+    near = fmt::format("did you mean {}?", fmt::join(begun, " or "));
+  }
   throw UsageError(
       cat(first.starts_with("-") ? "unknown option " : "unknown command ",
           first),

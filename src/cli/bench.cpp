@@ -376,6 +376,7 @@ int run_bench(const BenchOptions& given) {
           "--shape makes the model that is measured",
           "give one of them");
     }
+    random_shape_config(options.shape);  // refuses what is unknown
     made.temporary = options.save.empty();
     made.folder = made.temporary ? fs::temp_directory_path() /
                                        cat("mlxcel-bench-", getpid())

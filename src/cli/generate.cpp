@@ -107,7 +107,8 @@ int run_generate(const GenerateOptions& options) {
   request.sequence.adapter_scales = session.adapter_scales;
   GrammarCompiler compiler(*session.tokenizer, session.eos);
   if (grammar) {
-    compiler.compile(*grammar);  // faults in the words of what was given
+    // Faults in the words of what was given.
+    compile_option(compiler, options.grammar, *grammar);
     request.sequence.constraint = compiler
                                       .compile(grammar_of_answer(
                                           *grammar,

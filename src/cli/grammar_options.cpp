@@ -1,8 +1,10 @@
 #include "cli/grammar_options.h"
 
+#include "core/error.h"
 #include "io/json.h"
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 namespace mlxcel::cli {
 
@@ -41,6 +43,13 @@ std::optional<GrammarSource> grammar_source(const GrammarOptions& options) {
     return json_schema_grammar(read_text_file(options.json_schema_file));
   }
   if (!options.json_schema.empty()) {
+    if (!nlohmann::json::accept(options.json_schema)) {
+      throw UsageError(
+          cat("wrong --json-schema '", options.json_schema, "'"),
+          "it is not valid JSON",
+          "give a schema such as '{\"type\": \"object\"}', or "
+          "--json-schema-file FILE");
+    }
     return json_schema_grammar(options.json_schema);
   }
   if (!options.grammar_file.empty()) {
@@ -50,6 +59,20 @@ std::optional<GrammarSource> grammar_source(const GrammarOptions& options) {
     return text_grammar(options.grammar);
   }
   return std::nullopt;
+}
+
+std::shared_ptr<const Grammar> compile_option(
+    GrammarCompiler& compiler,
+    const GrammarOptions& options,
+    const GrammarSource& source) {
+  try {
+    return compiler.compile(source);
+  } catch (const TextError& error) {
+    if (options.json_schema.empty() && options.grammar.empty()) {
+      throw;
+    }
+    throw UsageError(error.summary(), error.why(), error.fix());
+  }
 }
 
 }  // namespace mlxcel::cli

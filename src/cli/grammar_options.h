@@ -3,6 +3,7 @@
 
 #include "text/constraint.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -21,5 +22,11 @@ void declare_grammar_options(CLI::App& app, GrammarOptions& options);
 
 // What was asked for, files read; nothing when there is no such option.
 std::optional<GrammarSource> grammar_source(const GrammarOptions& options);
+
+// Compiles it; a fault in what stands on the command line is a UsageError.
+std::shared_ptr<const Grammar> compile_option(
+    GrammarCompiler& compiler,
+    const GrammarOptions& options,
+    const GrammarSource& source);
 
 }  // namespace mlxcel::cli

@@ -9,6 +9,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 
 namespace mlxcel::cli {
 
@@ -47,12 +48,30 @@ const std::function<std::string(const std::string&)> named_file =
       return name.empty() ? std::string("a file's name is needed") : "";
     };
 
+const std::function<std::string(const std::string&)> named_folder =
+    [](const std::string& name) {
+      return name.empty() ? std::string("a folder's name is needed") : "";
+    };
+
+namespace {
+
+// Commas separate folders, but belong to the name of a folder that is there.
+bool is_one_adapter(const std::string& list, bool scaled) {
+  std::error_code error;
+  return std::filesystem::is_directory(
+      scaled ? list.substr(0, list.rfind(':')) : list, error);
+}
+
+}  // namespace
+
 std::vector<AdapterRequest> parse_adapters(
     const std::string& flag, const std::string& list, bool scaled, bool fuse) {
   std::vector<AdapterRequest> out;
+  bool one = is_one_adapter(list, scaled);
   size_t begin = 0;
   while (begin <= list.size()) {
-    size_t end = std::min(list.find(',', begin), list.size());
+    size_t end =
+        one ? list.size() : std::min(list.find(',', begin), list.size());
     std::string entry = list.substr(begin, end - begin);
     begin = end + 1;
     AdapterRequest request;
@@ -80,9 +99,7 @@ void declare_model_path(CLI::App& app, ModelOptions& options) {
          "Checkpoint folder, or a name in the model store; without it the "
          "default model")
       ->type_name("DIR")
-      ->check([](const std::string& name) {
-        return name.empty() ? std::string("a folder's name is needed") : "";
-      });
+      ->check(named_folder);
 }
 
 void declare_model_options(CLI::App& app, ModelOptions& options) {
@@ -105,9 +122,16 @@ void declare_model_options(CLI::App& app, ModelOptions& options) {
             ->group("Adapters");
       };
   adapter_flag(
-      "--adapter", false, true, "LoRA adapters to fuse into the weights");
+      "--adapter",
+      false,
+      true,
+      "LoRA adapters to fuse into the weights; a folder with a comma in its "
+      "name: alone in a flag of its own");
   adapter_flag(
-      "--lora", false, false, "LoRA adapters to keep unfused, scale 1");
+      "--lora",
+      false,
+      false,
+      "LoRA adapters to keep unfused, scale 1; commas as above");
   adapter_flag(
       "--lora-scaled",
       true,

@@ -32,15 +32,17 @@ void declare_model_options(CLI::App& app, ModelOptions& options);
 // Only --model, for commands that load nothing.
 void declare_model_path(CLI::App& app, ModelOptions& options);
 
-// A check for options that name a file: an empty name is a usage error, not
-// the option's absence.
+// Checks for options that name a file or a folder: an empty name is a usage
+// error, not the option's absence.
 extern const std::function<std::string(const std::string&)> named_file;
+extern const std::function<std::string(const std::string&)> named_folder;
 
 // Resolves the model's name and the combination of adapter flags. Throws
 // UsageError for values that do not make sense.
 LoadOptions load_options(const ModelOptions& options);
 
-// "DIR[,DIR...]" and "DIR:SCALE[,DIR:SCALE...]" (split at the last colon).
+// "DIR[,DIR...]" and "DIR:SCALE[,DIR:SCALE...]" (split at the last colon). One
+// folder, commas and all, where there is such a folder.
 // Throws UsageError that names the entry.
 std::vector<AdapterRequest> parse_adapters(
     const std::string& flag, const std::string& list, bool scaled, bool fuse);

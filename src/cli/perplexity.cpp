@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -29,6 +30,13 @@ struct PerplexityOptions {
 };
 
 std::string read_text(const std::string& file) {
+  std::error_code error;
+  if (std::filesystem::is_directory(file, error)) {
+    throw UsageError(
+        cat("--text ", file, " is a folder"),
+        "the text to score comes from a file",
+        "give --text the path of a text file");
+  }
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();

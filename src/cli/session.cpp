@@ -105,17 +105,19 @@ std::vector<int32_t> TextSide::encode(
 }
 
 std::string speed_line(const GenerateResult& r) {
-  auto rate = [](double count, double seconds) {
-    return seconds > 0 ? count / seconds : 0.0;
+  // None for what took no time: an answer without a token, or of one.
+  auto rate = [](int64_t count, double seconds) {
+    return count > 0 && seconds > 0
+               ? fmt::format(", {:.1f} tokens/s", double(count) / seconds)
+               : std::string();
   };
   // The first token belongs to the prompt's time: the rest were decoded.
   return fmt::format(
-      "Prompt: {} tokens, {:.1f} tokens/s | Answer: {} tokens, {:.1f} "
-      "tokens/s | Peak memory: {}",
+      "Prompt: {} tokens{} | Answer: {} tokens{} | Peak memory: {}",
       r.prompt_tokens,
-      rate(double(r.prompt_tokens - r.cached_tokens), r.prompt_seconds),
+      rate(r.prompt_tokens - r.cached_tokens, r.prompt_seconds),
       r.generated_tokens,
-      rate(double(r.generated_tokens - 1), r.decode_seconds),
+      rate(r.generated_tokens - 1, r.decode_seconds),
       format_bytes(double(peak_memory_bytes())));
 }
 

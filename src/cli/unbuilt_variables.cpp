@@ -3,6 +3,7 @@
 #include "cli/unbuilt_options.h"
 
 #include "core/error.h"
+#include "core/log.h"
 
 #include <algorithm>
 
@@ -48,9 +49,25 @@ std::vector<UnbuiltVariable> variables() {
   };
 }
 
+// A choice of speed that this version does not have: nothing goes wrong without
+// it, so it is said, not refused.
+void warn_of_pinned_load() {
+  static bool said = false;
+  std::string value = environment("MLXCEL_CUDA_PINNED_LOAD");
+  if (!said && !value.empty() && value != "0") {
+    said = true;
+    log_warning(
+        cat("MLXCEL_CUDA_PINNED_LOAD=",
+            value,
+            " has no effect: this version loads to GPUs from pageable memory, "
+            "as with MLXCEL_CUDA_PINNED_LOAD=0"));
+  }
+}
+
 }  // namespace
 
 void refuse_unbuilt_variables(Program program) {
+  warn_of_pinned_load();
   for (const UnbuiltVariable& variable : variables()) {
     std::string value = environment(variable.name);
     bool applies =

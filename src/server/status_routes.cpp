@@ -147,13 +147,13 @@ void add_model_routes(http::Router& router, const App& app) {
         for (const std::string& name : app.adapters.model_names()) {
           data.push_back(model_entry(app, name, false));
         }
-        json list = {
+        json page = {
             {"object", "list"},
             {"first_id", data.front()["id"]},
             {"last_id", data.back()["id"]},
             {"has_more", false}};
-        list["data"] = std::move(data);
-        response.send_json(200, list);
+        page["data"] = std::move(data);
+        response.send_json(200, page);
       });
   router.add({"/v1/models", "/models"}, list);
 

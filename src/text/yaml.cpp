@@ -131,6 +131,38 @@ void keep_core_numbers(
   }
 }
 
+// The parser counts what a document may cost, and says so in terms of its own
+// options: "budget breached: Depth { depth: 65 } at line 1, column 67".
+[[noreturn]] void refuse_too_much(
+    const std::string& file, std::string_view breach) {
+  std::string_view kind = breach.substr(0, breach.find(' '));
+  size_t at = breach.find(" at ");
+  std::string place(at == breach.npos ? std::string_view() : breach.substr(at));
+  if (kind == "Documents") {
+    throw TextError(
+        cat("cannot read ", file),
+        cat("it holds more than one YAML document: the second begins", place),
+        "keep one document in the file, without a line --- behind it");
+  }
+  struct Limit {
+    std::string_view kind, what;
+  };
+  constexpr Limit kLimits[] = {
+      {"Depth", "is nested too deeply"},
+      {"Nodes", "has too many values"},
+      {"Aliases", "has too many aliases (*name)"},
+      {"Anchors", "has too many anchors (&name)"},
+      {"Events", "has too many values"}};
+  std::string_view what = "is too large";
+  for (const Limit& limit : kLimits) {
+    what = limit.kind == kind ? limit.what : what;
+  }
+  throw TextError(
+      cat("cannot read ", file),
+      cat("it ", what, place),
+      "check that this is the file you meant, or write it more simply");
+}
+
 }  // namespace
 
 std::string YamlDocument::place(std::string pointer) const {
@@ -155,6 +187,10 @@ YamlDocument parse_yaml(std::string_view text, const std::string& file) {
   std::string result;
   int code = tk_yaml_to_json(text.data(), text.size(), append, &result);
   if (code != TK_OK) {
+    constexpr std::string_view kBreach = "budget breached: ";
+    if (result.starts_with(kBreach)) {
+      refuse_too_much(file, std::string_view(result).substr(kBreach.size()));
+    }
     // Advice of the parser to programmers.
     constexpr std::string_view kAside =
         ", set DuplicateKeyPolicy in Options if acceptable";

@@ -105,6 +105,17 @@ TEST_F(Adapters, ApplyAtTheirScalesAndSum) {
   }
 }
 
+TEST_F(Adapters, AFolderMayHaveACommaInItsName) {
+  write("with,comma", good());
+  std::string comma = adapter("with,comma");
+  EXPECT_EQ(generate({"--lora", comma, "--lora", adapter()}).out, kChanged);
+  EXPECT_EQ(generate({"--adapter", comma}).out, kBase);
+  EXPECT_EQ(generate({"--lora-scaled", comma + ":2"}).out, kChanged);
+  ProgramResult got = generate({"--lora", comma + "," + adapter()});
+  EXPECT_EQ(got.exit_code, 1);
+  EXPECT_THAT(got.err, HasSubstr(adapter("with")));
+}
+
 TEST_F(Adapters, ScaleZeroIsTheBase) {
   std::string zero = adapter() + ":0";
   for (std::vector<std::string> flags :

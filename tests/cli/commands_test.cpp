@@ -64,6 +64,13 @@ TEST(Program, UnknownCommandsListNearNames) {
       "  see mlxcel --help for the commands\n");
 }
 
+TEST(Program, ABeginningOfACommandSuggestsIt) {
+  ProgramResult got = run_program({"gen"});
+  EXPECT_EQ(got.exit_code, 2);
+  EXPECT_THAT(
+      got.err, HasSubstr("unknown command gen: did you mean generate?"));
+}
+
 TEST(Program, CommandsOfTheWiderProductAreRefusedByName) {
   for (const char* name :
        {"prepare-external-ple",
@@ -128,6 +135,12 @@ TEST(Environment, WhatIsNotBuiltIsRefusedUnlessItChangesNothing) {
             "mlxcel: error: " + std::string(variable) +
             " in the environment is not built yet: this version has no "));
   }
+  EXPECT_EQ(
+      answer({"MLXCEL_CUDA_PINNED_LOAD=0"}).err.find("PINNED"),
+      std::string::npos);
+  ProgramResult warned = answer({"MLXCEL_CUDA_PINNED_LOAD=1"});
+  EXPECT_EQ(warned.out, plain.out);
+  EXPECT_THAT(warned.err, HasSubstr("MLXCEL_CUDA_PINNED_LOAD=1 has no effect"));
   ProgramResult served = run_program(
       {"serve", "-m", folder.path("model")},
       {.environment = {"AIP_HTTP_PORT=8080"}});
@@ -176,6 +189,13 @@ TEST(Program, PathsThatCannotBeLookedAtAreNamed) {
       "mlxcel: error: cannot use " + folder.path("config.json") +
           ": Too many levels of symbolic links\n"
           "  check the path and its permissions\n");
+}
+
+TEST(Perplexity, RefusesAFolderAsText) {
+  TemporaryFolder folder;
+  ProgramResult got = run_program({"perplexity", "--text", folder.path()});
+  EXPECT_EQ(got.exit_code, 2);
+  EXPECT_THAT(got.err, HasSubstr("--text " + folder.path() + " is a folder"));
 }
 
 TEST(Perplexity, RefusesAWindowOfOne) {
@@ -357,7 +377,7 @@ TEST(Bench, ReportsSpeedAsJson) {
 TEST(Bench, RefusesShapesItCannotMake) {
   ProgramResult got = run_program({"bench", "--shape", "2b"});
   EXPECT_EQ(got.exit_code, 2);
-  EXPECT_THAT(got.err, HasSubstr("unknown shape 2b"));
+  EXPECT_THAT(got.err, StartsWith("mlxcel: error: unknown shape 2b"));
   EXPECT_THAT(got.err, HasSubstr("known: 1b, 8b, mamba2, moe, latent, delta"));
   EXPECT_EQ(
       run_program({"bench", "--shape", "1b", "--bits", "5"}).exit_code, 2);
@@ -461,6 +481,34 @@ TEST(Surgery, TheFlagWinsOverTheEnvironment) {
   ProgramResult empty = run_program(plan, named);
   EXPECT_EQ(empty.exit_code, 2);
   EXPECT_THAT(empty.err, HasSubstr("a file's name is needed"));
+}
+
+TEST(Surgery, ARecipeIsOneDocument) {
+  TemporaryFolder folder;
+  std::string recipe = folder.path("two.yaml");
+  auto refusal = [&](const std::string& text) {
+    std::ofstream(recipe) << text;
+    ProgramResult got = run_program(
+        {"surgery",
+         "plan",
+         "--model",
+         fixture_root() / "text/llama_base/model",
+         "--surgery",
+         recipe});
+    EXPECT_EQ(got.exit_code, 1);
+    return got.err;
+  };
+  EXPECT_EQ(
+      refusal("version: 1\noperations: []\n---\nversion: 1\n"),
+      "mlxcel: error: cannot read " + recipe +
+          ": it holds more than one YAML document: the second begins at line "
+          "3, column 1\n"
+          "  keep one document in the file, without a line --- behind it\n");
+  // 64 levels: the mapping, and the brackets before the one in column 73.
+  std::string deep = "version: " + std::string(80, '[') + std::string(80, ']');
+  EXPECT_THAT(
+      refusal(deep),
+      HasSubstr(": it is nested too deeply at line 1, column 73"));
 }
 
 }  // namespace

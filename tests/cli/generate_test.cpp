@@ -107,7 +107,7 @@ TEST(Generate, KeepsToAGrammarOrASchema) {
       generate("#", {"--grammar-file", folder.path("g.gbnf")}).out, "qqq\n");
 
   ProgramResult got = generate("#", {"--json-schema", R"({"type": "strin"})"});
-  EXPECT_EQ(got.exit_code, 1);
+  EXPECT_EQ(got.exit_code, 2);
   EXPECT_EQ(got.out, "");
   EXPECT_THAT(got.err, HasSubstr("at /type: there is no type \"strin\""));
   got = generate("#", {"--grammar", "root ::= x", "--json-schema", "{}"});
@@ -222,6 +222,37 @@ TEST(Generate, SeedsRepeat) {
   };
   EXPECT_EQ(sample("1"), sample("1"));
   EXPECT_NE(sample("1"), sample("2"));
+}
+
+TEST(Generate, AGrammarGivenWrongIsAUsageError) {
+  TemporaryFolder folder;
+  write_chain_model(folder.path("model"));
+  for (const auto& [flag, value] :
+       {std::pair{"--json-schema", "{"},
+        {"--json-schema", R"({"type": "nothing"})"},
+        {"--grammar", "root ::= ("}}) {
+    ProgramResult got = run_program(
+        {"generate", "-m", folder.path("model"), "-p", "#", flag, value});
+    EXPECT_EQ(got.exit_code, 2) << value;
+    EXPECT_EQ(got.out, "");
+  }
+  ProgramResult got = run_program(
+      {"generate", "-m", "/nothing", "-p", "#", "--json-schema", "{"});
+  EXPECT_THAT(got.err, HasSubstr("wrong --json-schema '{': it is not valid"));
+}
+
+// A speed needs something done and time that it took.
+TEST(Generate, NoSpeedOfNothing) {
+  TemporaryFolder folder;
+  write_chain_model(folder.path("model"));
+  for (const char* count : {"0", "1"}) {
+    ProgramResult got = run_program(
+        {"generate", "-m", folder.path("model"), "-p", "#", "-n", count});
+    EXPECT_EQ(got.exit_code, 0);
+    EXPECT_THAT(
+        got.err,
+        HasSubstr(std::string("Answer: ") + count + " tokens | Peak memory"));
+  }
 }
 
 TEST(Generate, EmptyAnswersAndLimits) {

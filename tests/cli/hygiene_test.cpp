@@ -66,17 +66,22 @@ TEST(StandardFiles, AFullOutputIsNamed) {
   EXPECT_THAT(line, HasSubstr("cannot write to standard output"));
 }
 
-TEST(Logits, OutputMayNotBeTheInput) {
-  TemporaryFolder folder;
-  std::ofstream(folder.path("in")) << "kept";
-  ProgramResult got = run_program(
+ProgramResult run_logits(
+    const TemporaryFolder& folder, const std::string& output) {
+  return run_program(
       {"logits",
        "-m",
        folder.path("model"),
        "--input",
        folder.path("in"),
        "--output",
-       folder.path("in")});
+       folder.path(output)});
+}
+
+TEST(Logits, OutputMayNotBeTheInput) {
+  TemporaryFolder folder;
+  std::ofstream(folder.path("in")) << "kept";
+  ProgramResult got = run_logits(folder, "in");
   EXPECT_EQ(got.exit_code, 2);
   EXPECT_THAT(got.err, HasSubstr("--output names"));
   std::string text;
@@ -94,14 +99,7 @@ TEST(Logits, ARowThatDoesNotFitIsAFailure) {
   WeightMap tensors;
   tensors.set("input_ids", ids);
   write_safetensors(folder.path("in"), tensors);
-  ProgramResult got = run_program(
-      {"logits",
-       "-m",
-       folder.path("model"),
-       "--input",
-       folder.path("in"),
-       "--output",
-       folder.path("out")});
+  ProgramResult got = run_logits(folder, "out");
   EXPECT_EQ(got.exit_code, 1);
   EXPECT_THAT(got.err, HasSubstr("the context 2048"));
   EXPECT_FALSE(std::filesystem::exists(folder.path("out")));
@@ -135,6 +133,12 @@ TEST(Arguments, AnEmptyModelIsNotTheDefaultOne) {
   ProgramResult got = run_program({"generate", "-m", "", "-p", "a"});
   EXPECT_EQ(got.exit_code, 2);
   EXPECT_THAT(got.err, HasSubstr("a folder's name is needed"));
+  for (const char* command : {"inspect", "arch"}) {
+    got = run_program({command, ""});
+    EXPECT_EQ(got.exit_code, 2) << command;
+    EXPECT_EQ(got.out, "");
+    EXPECT_THAT(got.err, HasSubstr("a folder's name is needed"));
+  }
 }
 
 TEST(Arguments, AGgufFileIsSentToTheImport) {
