@@ -78,49 +78,51 @@ struct RowScale {
   float scale, steps;
 };
 
-// The factor of eight columns in each lane that holds one of them.
-inline __m256 half_block_factor(const float* x, float steps) {
-  __m256i v = _mm256_max_epi32(absolute_bits(x), absolute_bits(x + 8));
-  v = _mm256_max_epi32(v, _mm256_shuffle_epi32(v, 0x4e));
-  v = _mm256_max_epi32(v, _mm256_shuffle_epi32(v, 0xb1));
-  __m256 m = _mm256_mul_ps(_mm256_castsi256_ps(v), _mm256_set1_ps(steps));
-  return _mm256_max_ps(
-      _mm256_round_ps(m, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC),
-      _mm256_set1_ps(1));
+// The largest of each eight columns of a block: 128-bit lane l holds, twice
+// each, those of columns 4 l + [0, 4) of words 0 and 1, then of words 2 and 3.
+inline __m256 largest_of_eights(const float* x) {
+  __m256i first = _mm256_max_epi32(absolute_bits(x), absolute_bits(x + 8));
+  __m256i last = _mm256_max_epi32(absolute_bits(x + 16), absolute_bits(x + 24));
+  __m256i v = _mm256_max_epi32(
+      _mm256_unpacklo_epi64(first, last), _mm256_unpackhi_epi64(first, last));
+  return _mm256_castsi256_ps(
+      _mm256_max_epi32(v, _mm256_shuffle_epi32(v, 0xb1)));
 }
 
-// Two factors as 16-bit integers.
-inline uint32_t factor_pair(__m256i m) {
-  return uint32_t(_mm256_cvtsi256_si32(m)) |
-         uint32_t(_mm256_extract_epi32(m, 4)) << 16;
-}
-
-// A block of a row: its units, its factors, and sums of m e added to sum.
+// A block of a row: its units, both pairs of factors, and sums of m e that are
+// added to *sum.
 inline __m256i block_units(
-    const float* x, float steps, uint32_t* factors, __m256i* sum) {
-  __m256i e[4];
-#pragma GCC unroll 2
-  for (int half = 0; half < 2; ++half) {
-    const float* from = x + half * 16;
-    __m256 m = half_block_factor(from, steps);
-    __m256 inverse = _mm256_div_ps(_mm256_set1_ps(127 * steps), m);
-    __m256i integer = _mm256_cvtps_epi32(m);
-#pragma GCC unroll 2
-    for (int w = 0; w < 2; ++w) {
-      e[2 * half + w] = _mm256_cvtps_epi32(
-          _mm256_mul_ps(_mm256_loadu_ps(from + w * 8), inverse));
-    }
-    *sum = _mm256_add_epi32(
-        *sum,
-        _mm256_mullo_epi32(
-            _mm256_add_epi32(e[2 * half], e[2 * half + 1]), integer));
-    factors[half] = factor_pair(integer);
-  }
+    const float* x, float steps, uint64_t* factors, __m256i* sum) {
+  __m256 m = _mm256_max_ps(
+      _mm256_round_ps(
+          _mm256_mul_ps(largest_of_eights(x), _mm256_set1_ps(steps)),
+          _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC),
+      _mm256_set1_ps(1));
+  __m256 inverse = _mm256_div_ps(_mm256_set1_ps(127 * steps), m);
+  __m256 first = _mm256_permute_ps(inverse, 0x00);
+  __m256 last = _mm256_permute_ps(inverse, 0xaa);
+  auto integers = [&](int word, __m256 factor) {
+    return _mm256_cvtps_epi32(
+        _mm256_mul_ps(_mm256_loadu_ps(x + word * 8), factor));
+  };
+  __m256i low = _mm256_packs_epi32(integers(0, first), integers(1, first));
+  __m256i high = _mm256_packs_epi32(integers(2, last), integers(3, last));
+
+  __m256i wide = _mm256_cvtps_epi32(m);
+  __m256i narrow = _mm256_packs_epi32(wide, wide);
+  *sum = _mm256_add_epi32(
+      *sum,
+      _mm256_add_epi32(
+          _mm256_madd_epi16(low, _mm256_shuffle_epi32(narrow, 0x00)),
+          _mm256_madd_epi16(high, _mm256_shuffle_epi32(narrow, 0x55))));
+  __m128i pairs = _mm_or_si128(
+      _mm256_castsi256_si128(wide),
+      _mm_slli_epi32(_mm256_extracti128_si256(wide, 1), 16));
+  *factors = uint64_t(_mm_cvtsi128_si64(_mm_shuffle_epi32(pairs, 0x08)));
+
   // Bytes 4 w + i of 128-bit lane l: column 4 l + i of word w.
-  __m256i bytes = _mm256_packs_epi16(
-      _mm256_packs_epi32(e[0], e[1]), _mm256_packs_epi32(e[2], e[3]));
-  bytes = _mm256_permutevar8x32_epi32(
-      bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  __m256i bytes = _mm256_permutevar8x32_epi32(
+      _mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   return _mm256_shuffle_epi8(
       bytes,
       _mm256_broadcastsi128_si256(
@@ -156,10 +158,10 @@ void byte_tile_pack(
     for (int i = 0; i < kTurns * kEight; ++i) {
       units[i] = _mm256_setzero_si256();
       if (i < rows) {
-        uint32_t factor[2];
-        units[i] = block_units(x + i * ldx + k, steps[i], factor, sum + i);
-        factors[i] = factor[0];
-        factors[rows + i] = factor[1];
+        uint64_t pairs;
+        units[i] = block_units(x + i * ldx + k, steps[i], &pairs, sum + i);
+        factors[i] = uint32_t(pairs);
+        factors[rows + i] = uint32_t(pairs >> 32);
       }
     }
     factors += 2 * rows;
@@ -184,23 +186,29 @@ void byte_tile_pack(
   }
 }
 
-// The units of kLanes outputs' columns [k0, k1), a group or more. Those of
-// outputs past `count` are zero. Words of eight codes are transposed before
-// they are taken apart.
+// Where the units of eight columns go, one after the other: those of the even
+// columns, and kStrip lanes later those of the odd ones.
 struct StripUnits {
   StripUnits(const Matrix& m, std::byte* strip)
-      : group(m.quant.group_size / 8),
-        pitch(2 * kStrip * 4 + m.quant.group_size * kStrip),
-        units(strip + 2 * kStrip * 4) {}
-  // Of the even columns of the strip's word of eight codes; the odd ones follow
-  // kStrip lanes later.
-  std::byte* word(int64_t index) const {
-    return units + index / group * pitch + index % group * 2 * kStrip * 4;
+      : group(m.quant.group_size / 8), left(group), at(strip + kMeta) {}
+  std::byte* next() {
+    if (left == 0) {
+      left = group;
+      at += kMeta;
+    }
+    --left;
+    std::byte* units = at;
+    at += 2 * kStrip * 4;
+    return units;
   }
-  int64_t group, pitch;  // words of a group, bytes from group to group
-  std::byte* units;
+  static constexpr int64_t kMeta = 2 * kStrip * 4;  // scales and biases
+  int64_t group, left;
+  std::byte* at;
 };
 
+// The units of kLanes outputs' columns [k0, k1), whole groups. Those of outputs
+// past `count` are zero. Words of eight codes are transposed before they are
+// taken apart.
 void nibble_units(
     const Matrix& m,
     int64_t row,
@@ -208,22 +216,29 @@ void nibble_units(
     int64_t k0,
     int64_t k1,
     StripUnits to) {
+  const std::byte* codes[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    codes[i] =
+        m.weight + size_t(row + (i < count ? i : 0)) * m.weight_stride + k0 / 2;
+  }
   int64_t words = (k1 - k0) / 8;
+  const I low = i_set(0x0f0f0f0f);
   for (int64_t word = 0; word < words; word += kLanes) {
     int64_t n = min_of(kLanes, words - word);
     I r[kLanes];
-    for (int i = 0; i < kLanes; ++i) {
-      r[i] = i_zero();
-      if (i < count) {
-        const std::byte* p =
-            m.weight + size_t(row + i) * m.weight_stride + k0 / 2 + word * 4;
-        r[i] = n == kLanes ? i_load(p) : i_load_part(p, n * 4);
+    if (n == kLanes && count == kLanes) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        r[i] = i_load(codes[i] + word * 4);
+      }
+    } else {
+      for (int i = 0; i < kLanes; ++i) {
+        r[i] = i < count ? i_load_part(codes[i] + word * 4, n * 4) : i_zero();
       }
     }
     transpose(r);
-    const I low = i_set(0x0f0f0f0f);
     for (int64_t j = 0; j < n; ++j) {
-      std::byte* out = to.word(word + j);
+      std::byte* out = to.next();
       i_store(out, i_and(r[j], low));
       i_store(out + kStrip * 4, i_and(i_shr16<4>(r[j]), low));
     }
@@ -240,17 +255,18 @@ void coded_units(
     StripUnits to) {
   int bits = m.quant.bits;
   uint32_t mask = (1u << bits) - 1;
-  for (int i = 0; i < kLanes; ++i) {
-    const std::byte* codes = m.weight + k0 * bits / 8;
-    codes += size_t(row + (i < count ? i : 0)) * m.weight_stride;
-    for (int64_t w = 0; w < (k1 - k0) / 8; ++w) {
+  const std::byte* codes =
+      m.weight + size_t(row) * m.weight_stride + k0 * bits / 8;
+  for (int64_t w = 0; w < (k1 - k0) / 8; ++w, codes += bits) {
+    std::byte* out = to.next();
+    for (int i = 0; i < kLanes; ++i) {
       uint64_t word = 0;
       if (i < count) {
-        __builtin_memcpy(&word, codes + w * bits, size_t(bits));
+        __builtin_memcpy(
+            &word, codes + size_t(i) * m.weight_stride, size_t(bits));
       }
-      std::byte* out = to.word(w) + i * 4;
       for (int c = 0; c < 8; ++c, word >>= bits) {
-        out[c % 2 * kStrip * 4 + c / 2] = std::byte(word & mask);
+        out[c % 2 * kStrip * 4 + i * 4 + c / 2] = std::byte(word & mask);
       }
     }
   }
@@ -263,19 +279,19 @@ void byte_strip_pack_of(
     int64_t k0,
     int64_t k1,
     std::byte* out) {
-  StripUnits units(m, out);
+  int64_t pitch = 2 * kStrip + m.quant.group_size * kStrip / 4;  // floats
   for (int first = 0; first < kStrip; first += kLanes) {
-    int n = int(min_of(kLanes, count - first));
-    n = n < 0 ? 0 : n;
+    int n = count > first ? int(min_of(kLanes, count - first)) : 0;
+    int64_t from = row + (n > 0 ? first : 0);
     auto* scale = reinterpret_cast<float*>(out) + first;
-    float* bias = scale + kStrip;
-    int64_t pitch = units.pitch / 4;
+    StripUnits units(m, out + first * 4);
     m.dtype == DType::f16
-        ? transpose_scales<F16>(m, row + first, n, k0, k1, pitch, scale, bias)
-        : transpose_scales<BF16>(m, row + first, n, k0, k1, pitch, scale, bias);
-    m.quant.bits == 4 ? nibble_units(m, row + first, n, k0, k1, units)
-                      : coded_units(m, row + first, n, k0, k1, units);
-    units.units += kLanes * 4;
+        ? transpose_scales<F16>(
+              m, from, n, k0, k1, pitch, scale, scale + kStrip)
+        : transpose_scales<BF16>(
+              m, from, n, k0, k1, pitch, scale, scale + kStrip);
+    m.quant.bits == 4 ? nibble_units(m, from, n, k0, k1, units)
+                      : coded_units(m, from, n, k0, k1, units);
   }
 }
 
@@ -444,7 +460,7 @@ void byte_panel_multiply(
   int64_t halves = group / (kByteBlock / 2);
   int64_t bytes = byte_strip_bytes(m, k1 - k0);
   for (int o = 0; o < panel_count; o += kStrip, panel += bytes) {
-    for_row_groups<kIntegerRows>(rows, [&]<int kX>(int first) {
+    for_row_groups<kByteRows>(rows, [&]<int kX>(int first) {
       const std::byte* from = tile + first * 4;
       byte_strip<kX>(
           panel,

@@ -11,6 +11,7 @@ namespace {
 constexpr int kMaxX = 4;         // activation rows of a decode block
 constexpr int kTileRows = 6;     // activation rows of a tile
 constexpr int kIntegerRows = 6;  // of a tile at once, integer products
+constexpr int kByteRows = 6;     // the same, products of bytes
 
 #include "ops/cpu/kernels/simd_avx2.h"
 #include "ops/cpu/kernels/six_rows_avx2.h"

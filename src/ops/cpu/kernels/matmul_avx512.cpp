@@ -11,6 +11,7 @@ namespace {
 constexpr int kMaxX = 6;          // activation rows of a decode block
 constexpr int kTileRows = 12;     // activation rows of a tile
 constexpr int kIntegerRows = 12;  // of a tile at once, integer products
+constexpr int kByteRows = 4;      // all sums of bytes fit the registers
 
 #include "ops/cpu/kernels/simd_avx512.h"
 // The templates, in order of use.
