@@ -3,8 +3,9 @@
 # NVIDIA libraries as Python packages (nvidia/*/lib in python3's site-packages).
 #
 #   scripts/gpu_check.sh pack OUT_FOLDER   here: what is built in build/release,
-#                                          the fixtures (MLXCEL_FIXTURES, or the
-#                                          carried ones) and MLX's CUDA 13 wheel
+#                                          the carried fixtures, those in
+#                                          MLXCEL_FIXTURES if it is set, and
+#                                          MLX's CUDA 13 wheel
 #   OUT_FOLDER/gpu_check.sh keep           there: stores the wheel parts that
 #                                          have arrived, for a later step
 #   OUT_FOLDER/gpu_check.sh run [ARGS...]  there: the graph backend's tests
@@ -50,8 +51,16 @@ pack() {
   # Libraries that a bare machine may lack.
   ldd "$stage"/bin/* | awk '/lib(fmt|crypto)\.so/ {print $3}' | sort -u |
     xargs -r cp -Lt "$stage/lib"
-  local fixtures=${MLXCEL_FIXTURES:-$root/tests/fixtures}
-  cp -r "$fixtures/text" "$fixtures/quant" "$fixtures/lora" "$stage/fixtures/"
+  # Some cases are in the repository alone; the named set adds to them.
+  cp -r "$root/tests/fixtures/." "$stage/fixtures/"
+  local set
+  if [[ -n ${MLXCEL_FIXTURES:-} ]]; then
+    for set in text quant lora surgery tasks; do
+      cp -r "$MLXCEL_FIXTURES/$set" "$stage/fixtures/"
+    done
+  fi
+  cp -r "$root/tests/data" "$stage/"
+  echo "$root" >"$stage/source"
   # The programs hold the same libraries: a long window sees that.
   tar -C "$stage" -c . | xz -T1 --lzma2=preset=6,dict=128MiB \
     >"$out/programs.tar.xz"
@@ -121,6 +130,14 @@ PYTHON
       fi
     done
   fi
+  # The tests look for their own data where they were built.
+  local source
+  source=$(cat "$site/source")
+  if [[ ! -e $source/tests ]]; then
+    mkdir -p "$source/tests"
+    ln -s "$site/data" "$source/tests/data"
+    ln -s "$site/fixtures" "$source/tests/fixtures"
+  fi
   export MLXCEL_GRAPH_LIBRARY=$site/lib/mlxcel/libmlxcel_graph.so
   export MLXCEL_FIXTURES=$site/fixtures
   export PATH=$site/bin:$PATH
@@ -153,7 +170,7 @@ case ${1:-} in
     exec "${@:2}"
     ;;
   *)
-    sed -n '2,17p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,18p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

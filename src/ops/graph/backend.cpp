@@ -136,8 +136,10 @@ class GraphBackend : public Backend {
       const Linear& weight,
       const LinearOptions& options) override {
     return guard("linear", "", [&] {
-      mx::array y = multiply(step, apply_norm(options.norm, value(x)), weight);
-      return context_->wrap(finish(y, options));
+      Fusions fusions{.norm = static_cast<const GraphNorm*>(options.norm)};
+      fusions.residual = fused_residual(options);
+      mx::array y = multiply(step, value(x), weight, fusions);
+      return context_->wrap(fusions.residual ? y : finish(y, options));
     });
   }
 
@@ -147,9 +149,10 @@ class GraphBackend : public Backend {
       const MlpWeights& weights,
       const LinearOptions& options) override {
     return guard("mlp", "", [&] {
-      mx::array y =
-          dense_mlp(step, apply_norm(options.norm, value(x)), weights);
-      return context_->wrap(finish(y, options));
+      Fusions fusions{.norm = static_cast<const GraphNorm*>(options.norm)};
+      fusions.residual = fused_residual(options);
+      mx::array y = dense_mlp(step, value(x), weights, fusions);
+      return context_->wrap(fusions.residual ? y : finish(y, options));
     });
   }
 
@@ -316,9 +319,7 @@ class GraphBackend : public Backend {
           wanted = mx::take(
               wanted, mx::array(step.output_rows.data(), {rows}, mx::int32), 0);
         }
-        logits = mx::astype(
-            head_product(step, apply_norm(args.norm, wanted), args),
-            mx::float32);
+        logits = mx::astype(head_product(step, wanted, args), mx::float32);
         if (args.scale != 1) {
           logits = mx::multiply(logits, context_->scalar(args.scale));
         }
@@ -360,14 +361,40 @@ class GraphBackend : public Backend {
   }
 
   mx::array multiply(
-      const Step& step, const mx::array& x, const Linear& weight) {
+      const Step& step,
+      const mx::array& x,
+      const Linear& weight,
+      const Fusions& fusions = {}) {
     return static_cast<const GraphLinear&>(weight).apply(
-        *context_, x, plan(step));
+        *context_, x, plan(step), fusions);
   }
 
+  // The residual, where it is added to the product as it is.
+  const mx::array* fused_residual(const LinearOptions& options) const {
+    return context_->cuda && options.residual && !options.output_norm &&
+                   options.output_scale == 1
+               ? &value(*options.residual)
+               : nullptr;
+  }
+
+  // Fusions: the norm before it and the residual.
   mx::array dense_mlp(
-      const Step& step, const mx::array& x, const MlpWeights& weights) {
-    mx::array y = multiply(step, x, *weights.up);
+      const Step& step,
+      const mx::array& x,
+      const MlpWeights& weights,
+      const Fusions& fusions = {}) {
+    Fusions before{.norm = fusions.norm};
+    Fusions after{
+        .norm = static_cast<const GraphNorm*>(weights.inner_norm),
+        .residual = fusions.residual};
+    if (weights.gated && !weights.in_turn && weights.gate_scale == 1 &&
+        weights.clamp.limit == 0 && weights.activation != Activation::xielu &&
+        weights.activation != Activation::none) {
+      before.gate = weights.activation;
+      return multiply(
+          step, multiply(step, x, *weights.up, before), *weights.down, after);
+    }
+    mx::array y = multiply(step, x, *weights.up, before);
     if (weights.in_turn) {
       y = parted(y);
     }
@@ -385,7 +412,7 @@ class GraphBackend : public Backend {
       y = weights.gated ? gated(weights.activation, weights.clamp, y)
                         : activate(weights.activation, y);
     }
-    return multiply(step, apply_norm(weights.inner_norm, y), *weights.down);
+    return multiply(step, y, *weights.down, after);
   }
 
   mx::array finish(const mx::array& y, const LinearOptions& options) const {
@@ -400,8 +427,9 @@ class GraphBackend : public Backend {
   mx::array head_product(
       const Step& step, const mx::array& x, const HeadArgs& args) {
     const auto& head = static_cast<const GraphLinear&>(*args.head);
+    Fusions fusions{.norm = static_cast<const GraphNorm*>(args.norm)};
     if (x.shape(0) == step.num_rows()) {
-      return head.apply(*context_, x, plan(step));
+      return head.apply(*context_, x, plan(step), fusions);
     }
     Step chosen;
     for (int32_t row : step.output_rows) {
@@ -418,7 +446,7 @@ class GraphBackend : public Backend {
       chosen.tokens.push_back(step.tokens[size_t(row)]);
     }
     Plan rows(chosen);
-    return head.apply(*context_, x, rows);
+    return head.apply(*context_, x, rows, fusions);
   }
 
   std::shared_ptr<Context> context_;

@@ -3,6 +3,8 @@
 #include "core/error.h"
 #include "ops/graph/kv_cache.h"
 
+#include <mlx/backend/cuda/cuda.h>
+
 #include <cstring>
 #include <limits>
 
@@ -132,6 +134,7 @@ mx::array Uploader::upload(const WeightTensor& tensor) {
 
 Context::Context(const BackendOptions& options)
     : gpu(mx::is_available(mx::Device::gpu)),
+      cuda(gpu && mx::cu::is_available()),
       device(pick_device()),
       compute(gpu ? mlx_dtype(options.activation_dtype) : mx::float32),
       compute_dtype(gpu ? options.activation_dtype : DType::f32),

@@ -75,6 +75,7 @@ class Context {
   void eval(std::vector<mx::array> arrays, bool wait);
 
   bool gpu;
+  bool cuda;  // the GPU takes CUDA kernels
   mx::Device device;
   // f32 on CPU devices, where MLX has no fast 16-bit products.
   mx::Dtype compute;

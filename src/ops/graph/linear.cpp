@@ -9,161 +9,12 @@ namespace mlxcel::graph {
 
 namespace {
 
-std::string mode_name(QuantMode mode) {
-  switch (mode) {
-    case QuantMode::mxfp4:
-      return "mxfp4";
-    case QuantMode::mxfp8:
-      return "mxfp8";
-    case QuantMode::nvfp4:
-      return "nvfp4";
-    case QuantMode::none:
-    case QuantMode::affine:
-      break;
-  }
-  return "affine";
-}
-
-// In the type of activations, so that no product converts it again.
-SharedArray in_compute(const Context& context, SharedArray array) {
-  if (array->dtype() == context.compute ||
-      !mx::issubdtype(array->dtype(), mx::floating)) {
-    return array;
-  }
-  mx::array converted = mx::astype(*array, context.compute);
-  mx::eval(converted);
-  return std::make_shared<const mx::array>(converted);
-}
-
 bool same_format(const MatrixWeight& a, const MatrixWeight& b) {
   return a.quant == b.quant && a.weight.dtype == b.weight.dtype &&
          a.scales.dtype == b.scales.dtype && a.biases.dtype == b.biases.dtype;
 }
 
 }  // namespace
-
-DeviceMatrix::DeviceMatrix(
-    Context& context, const std::vector<const MatrixWeight*>& parts)
-    : quant(parts.front()->quant) {
-  auto upload = [&](WeightTensor MatrixWeight::* member) {
-    std::vector<const WeightTensor*> tensors;
-    for (const MatrixWeight* part : parts) {
-      tensors.push_back(&(part->*member));
-    }
-    return context.uploader.upload(tensors);
-  };
-  weight = upload(&MatrixWeight::weight);
-  if (!quant.packed()) {
-    // On CPU devices a plain matrix stays in its own type and is widened when
-    // used, so that it does not take twice the memory.
-    if (context.gpu) {
-      weight = in_compute(context, weight);
-    }
-    return;
-  }
-  scales = in_compute(context, upload(&MatrixWeight::scales));
-  if (quant.mode == QuantMode::affine) {
-    biases = in_compute(context, upload(&MatrixWeight::biases));
-    // MLX 0.32's product for GPUs is wrong for groups of 128. The same numbers
-    // for two groups of 64 are the same weights.
-    if (context.gpu && quant.group_size == 128) {
-      for (SharedArray* factors : {&scales, &biases}) {
-        mx::array twice = mx::repeat(**factors, 2, 1);
-        mx::eval(twice);
-        *factors = std::make_shared<const mx::array>(twice);
-      }
-      quant.group_size = 64;
-    }
-  }
-}
-
-mx::array DeviceMatrix::multiply(
-    const Context& context, const mx::array& x) const {
-  if (quant.packed()) {
-    return mx::quantized_matmul(
-        x,
-        *weight,
-        *scales,
-        biases ? std::optional(*biases) : std::nullopt,
-        true,
-        quant.group_size,
-        quant.bits,
-        mode_name(quant.mode));
-  }
-  return mx::matmul(x, mx::transpose(context.to_compute(*weight)));
-}
-
-mx::array DeviceMatrix::multiply_each(
-    const Context& context, const mx::array& x, int count) const {
-  auto blocks = [&](const mx::array& array) {
-    return mx::reshape(array, {count, array.shape(0) / count, array.shape(1)});
-  };
-  if (quant.packed()) {
-    return mx::quantized_matmul(
-        x,
-        blocks(*weight),
-        blocks(*scales),
-        biases ? std::optional(blocks(*biases)) : std::nullopt,
-        true,
-        quant.group_size,
-        quant.bits,
-        mode_name(quant.mode));
-  }
-  return mx::matmul(x, mx::swapaxes(blocks(context.to_compute(*weight)), 1, 2));
-}
-
-mx::array DeviceMatrix::multiply_blocks(
-    const Context& context,
-    const mx::array& x,
-    int count,
-    const mx::array& ids,
-    bool sorted) const {
-  auto blocks = [&](const mx::array& array) {
-    return mx::reshape(array, {count, array.shape(0) / count, array.shape(1)});
-  };
-  // Not expand_dims: MLX 0.32's products of sorted rows take the stride that it
-  // gives the axis of one for the distance between rows.
-  mx::array rows = mx::reshape(x, {x.shape(0), 1, x.shape(1)});
-  mx::array y =
-      quant.packed()
-          ? mx::gather_qmm(
-                rows,
-                blocks(*weight),
-                blocks(*scales),
-                biases ? std::optional(blocks(*biases)) : std::nullopt,
-                std::nullopt,
-                ids,
-                true,
-                quant.group_size,
-                quant.bits,
-                mode_name(quant.mode),
-                std::nullopt,
-                sorted)
-          : mx::gather_mm(
-                rows,
-                mx::swapaxes(blocks(context.to_compute(*weight)), 1, 2),
-                std::nullopt,
-                ids,
-                sorted);
-  return mx::squeeze(y, 1);
-}
-
-mx::array DeviceMatrix::rows(
-    const Context& context, const mx::array& ids) const {
-  mx::array chosen = mx::take(*weight, ids, 0);
-  if (!quant.packed()) {
-    return context.to_compute(chosen);
-  }
-  return context.to_compute(mx::dequantize(
-      chosen,
-      mx::take(*scales, ids, 0),
-      biases ? std::optional(mx::take(*biases, ids, 0)) : std::nullopt,
-      quant.group_size,
-      quant.bits,
-      mode_name(quant.mode),
-      std::nullopt,
-      context.compute));
-}
 
 namespace {
 
@@ -302,8 +153,31 @@ GraphLinear::GraphLinear(Context& context, const LinearWeights& weights)
 }
 
 mx::array GraphLinear::apply(
-    const Context& context, const mx::array& x, Plan& plan) const {
-  mx::array y = parts_.front().multiply(context, x);
+    const Context& context,
+    const mx::array& input,
+    Plan& plan,
+    Fusions fusions) const {
+  const DeviceMatrix& first = parts_.front();
+  int rows = input.shape(0);
+  bool alone = parts_.size() == 1 && !bias_ &&
+               cuda_takes(context, first, rows) &&
+               !(terms_ && terms_->active(plan));
+  mx::array x = input;
+  if (fusions.norm &&
+      !(alone && cuda_takes_norm(context, *fusions.norm, rows, first.in()))) {
+    x = fusions.norm->apply(input);
+    fusions.norm = nullptr;
+  }
+  if (alone &&
+      (fusions.gate == Activation::none || cuda_takes_gate(fusions.gate)) &&
+      (!fusions.residual || fusions.residual->dtype() == context.compute)) {
+    return cuda_product(first, x, 1, nullptr, fusions);
+  }
+  if (fusions.norm) {
+    x = fusions.norm->apply(input);
+  }
+
+  mx::array y = first.multiply(context, x);
   if (parts_.size() > 1) {
     std::vector<mx::array> pieces{y};
     for (size_t i = 1; i < parts_.size(); ++i) {
@@ -314,7 +188,13 @@ mx::array GraphLinear::apply(
   if (bias_) {
     y = mx::add(y, *bias_);
   }
-  return terms_ ? terms_->add_to(context, y, x, plan) : y;
+  if (terms_) {
+    y = terms_->add_to(context, y, x, plan);
+  }
+  if (fusions.gate != Activation::none) {
+    y = gated(fusions.gate, {}, y);
+  }
+  return fusions.residual ? mx::add(y, *fusions.residual) : y;
 }
 
 namespace {

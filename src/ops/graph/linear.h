@@ -1,6 +1,7 @@
 // Products with weight matrices in the graph backend.
 #pragma once
 
+#include "ops/graph/cuda_product.h"
 #include "ops/graph/norm.h"
 #include "ops/graph/plan.h"
 
@@ -14,6 +15,10 @@ struct DeviceMatrix {
 
   // Stacks parts of one format.
   DeviceMatrix(Context& context, const std::vector<const MatrixWeight*>& parts);
+  int in() const {
+    return quant.packed() ? weight->shape(1) * 32 / quant.bits
+                          : weight->shape(1);
+  }
   mx::array multiply(const Context& context, const mx::array& x) const;
   // x [count, rows, in] times `count` equal blocks of rows, one each.
   mx::array multiply_each(
@@ -27,6 +32,10 @@ struct DeviceMatrix {
       bool sorted) const;
   // Rows of the matrix, in the compute type.
   mx::array rows(const Context& context, const mx::array& ids) const;
+
+ private:
+  // The plain matrix in the compute type.
+  mx::array unpacked(const Context& context) const;
 };
 
 // All low-rank terms of one matrix, stacked along the rank, so that two
@@ -51,6 +60,10 @@ class LowRankTerms {
       const mx::array& y,
       const mx::array& ids,
       Plan& plan) const;
+  // Whether any row of the step has a scale.
+  bool active(Plan& plan) const {
+    return plan.row_scales(adapters_) != nullptr;
+  }
 
  private:
   mx::array finish(
@@ -67,8 +80,12 @@ class LowRankTerms {
 class GraphLinear : public Linear {
  public:
   GraphLinear(Context& context, const LinearWeights& weights);
-  // x W^T + bias + adapter terms
-  mx::array apply(const Context& context, const mx::array& x, Plan& plan) const;
+  // x W^T + bias + adapter terms, with the fusions around it
+  mx::array apply(
+      const Context& context,
+      const mx::array& x,
+      Plan& plan,
+      Fusions fusions = {}) const;
 
  private:
   std::vector<DeviceMatrix> parts_;  // stacked along the output

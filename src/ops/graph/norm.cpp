@@ -32,6 +32,12 @@ GraphNorm::GraphNorm(Context& context, const NormWeights& weights)
   if (!weight_ && weights.weight_offset != 0) {
     weight_ = mx::full({int_of(weights.size)}, 1 + weights.weight_offset);
   }
+  if (context.cuda && kind_ == NormKind::rms && !bias_) {
+    mx::array ones = mx::full({int_of(weights.size)}, 1.0f);
+    factors_ =
+        mx::concatenate({weight_ ? *weight_ : ones, mx::full({1}, eps_)}, 0);
+    factors_->eval();
+  }
   for (std::optional<mx::array>* array : {&weight_, &bias_}) {
     if (*array && !wide_) {
       *array = context.to_compute(**array);

@@ -11,12 +11,18 @@ class GraphNorm : public Norm {
   GraphNorm(Context& context, const NormWeights& weights);
   // Normalizes the last axis, of size(); keeps x's dtype.
   mx::array apply(const mx::array& x) const;
+  // For our CUDA kernels: the weight and then eps, f32 [size + 1]; null where
+  // the norm is not a plain RMS norm.
+  const mx::array* factors() const {
+    return factors_ ? &*factors_ : nullptr;
+  }
 
  private:
   NormKind kind_;
   float eps_;
   bool wide_;  // the weight needs more precision than the activations have
   std::optional<mx::array> weight_, bias_;
+  std::optional<mx::array> factors_;
 };
 
 class GraphRope : public Rope {
