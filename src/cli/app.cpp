@@ -117,6 +117,31 @@ UsageError usage_error(
       cat("wrong command line for mlxcel ", command.name), error.what(), help);
 }
 
+// An empty name, often that of a variable that is not set, is no option's
+// absence.
+void refuse_empty_values(CLI::App& app) {
+  struct Type {
+    std::string_view name, what;
+  };
+  constexpr Type kTypes[] = {
+      {"DIR", "a folder's name"},
+      {"OUT_DIR", "a folder's name"},
+      {"PEFT_DIR", "a folder's name"},
+      {"FILE", "a file's name"},
+      {"NAME", "a name"},
+      {"JSON", "JSON"},
+      {"GRAMMAR", "a grammar"}};
+  for (CLI::Option* option : app.get_options()) {
+    for (const Type& type : kTypes) {
+      if (option->get_type_name() == type.name) {
+        option->check([what = type.what](const std::string& value) {
+          return value.empty() ? cat(what, " is needed") : std::string();
+        });
+      }
+    }
+  }
+}
+
 int run_command(const Command& command, int argc, char** argv) {
   CLI::App app(command.summary, cat("mlxcel ", command.name));
   app.set_help_flag("-h,--help", "Print this help");
@@ -124,6 +149,7 @@ int run_command(const Command& command, int argc, char** argv) {
   // The last of equal options wins, so that aliases can be overridden.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Action action = command.declare(app);
+  refuse_empty_values(app);
   std::vector<std::string> words(argv + 1, argv + argc);
   if (command.spellings != nullptr) {
     command.spellings(words);

@@ -1,7 +1,6 @@
 // `mlxcel arch`: the registry of model families, or what a folder resolves to,
 // why, and where its tensors go.
 #include "cli/command.h"
-#include "cli/model_options.h"
 #include "cli/model_store.h"
 #include "cli/tensor_places.h"
 #include "core/error.h"
@@ -194,7 +193,7 @@ Action declare_arch(CLI::App& app) {
       "model",
       options->folder,
       "A checkpoint folder: print what it is, why, and where its tensors go");
-  folder->type_name("DIR")->check(named_folder);
+  folder->type_name("DIR");
   CLI::Option* json = app.add_flag("--json", options->json, "Print JSON");
   app.add_flag(
          "--markdown", options->markdown, "Print the table of docs/families.md")

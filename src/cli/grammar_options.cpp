@@ -14,7 +14,7 @@ void declare_grammar_options(CLI::App& app, GrammarOptions& options) {
              "--grammar",
              options.grammar,
              "A grammar that the answer keeps to, in GBNF or Lark")
-          ->type_name("TEXT"),
+          ->type_name("GRAMMAR"),
       app.add_option(
              "--grammar-file", options.grammar_file, "The same, from a file")
           ->type_name("FILE"),

@@ -178,8 +178,7 @@ Action declare_inspect(CLI::App& app) {
   auto options = std::make_shared<InspectOptions>();
   declare_model_path(app, options->model);
   app.add_option("model", options->folder, "The checkpoint, without --model")
-      ->type_name("DIR")
-      ->check(named_folder);
+      ->type_name("DIR");
   app.add_option(
          "--adapter",
          options->adapter,

@@ -41,20 +41,6 @@ float parse_scale(const std::string& flag, const std::string& entry) {
   return scale;
 }
 
-}  // namespace
-
-const std::function<std::string(const std::string&)> named_file =
-    [](const std::string& name) {
-      return name.empty() ? std::string("a file's name is needed") : "";
-    };
-
-const std::function<std::string(const std::string&)> named_folder =
-    [](const std::string& name) {
-      return name.empty() ? std::string("a folder's name is needed") : "";
-    };
-
-namespace {
-
 // Commas separate folders, but belong to the name of a folder that is there.
 bool is_one_adapter(const std::string& list, bool scaled) {
   std::error_code error;
@@ -98,8 +84,7 @@ void declare_model_path(CLI::App& app, ModelOptions& options) {
          options.model,
          "Checkpoint folder, or a name in the model store; without it the "
          "default model")
-      ->type_name("DIR")
-      ->check(named_folder);
+      ->type_name("DIR");
 }
 
 void declare_model_options(CLI::App& app, ModelOptions& options) {
@@ -148,7 +133,6 @@ void declare_model_options(CLI::App& app, ModelOptions& options) {
          "YAML recipe applied to the weights before adapters "
          "[env MLXCEL_SURGERY]")
       ->type_name("FILE")
-      ->check(named_file)
       ->group("Adapters");
 
   auto device = [](CLI::Option* option) { option->group("Device"); };

@@ -3,7 +3,6 @@
 
 #include "loading/pipeline.h"
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,11 +30,6 @@ struct ModelOptions {
 void declare_model_options(CLI::App& app, ModelOptions& options);
 // Only --model, for commands that load nothing.
 void declare_model_path(CLI::App& app, ModelOptions& options);
-
-// Checks for options that name a file or a folder: an empty name is a usage
-// error, not the option's absence.
-extern const std::function<std::string(const std::string&)> named_file;
-extern const std::function<std::string(const std::string&)> named_folder;
 
 // Resolves the model's name and the combination of adapter flags. Throws
 // UsageError for values that do not make sense.

@@ -217,8 +217,7 @@ Action declare_surgery(CLI::App& app) {
   declare_model_path(app, options->model);
   app.add_option(
          "--surgery", options->model.surgery, "The recipe [env MLXCEL_SURGERY]")
-      ->type_name("FILE")
-      ->check(named_file);
+      ->type_name("FILE");
   app.add_flag(
       "--measure",
       options->measure,

@@ -141,6 +141,30 @@ TEST(Arguments, AnEmptyModelIsNotTheDefaultOne) {
   }
 }
 
+// As of a shell's variable that is not set.
+TEST(Arguments, AnEmptyNameIsNotAnOptionLeftOut) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"generate", "-p", "a", "--grammar", ""}, "a grammar is needed"},
+      {{"generate", "-p", "a", "--grammar-file", ""}, "a file's name"},
+      {{"generate", "-p", "a", "--json-schema", ""}, "JSON is needed"},
+      {{"generate", "-p", "a", "--chat-template-file", ""}, "a file's name"},
+      {{"perplexity", "--text", ""}, "a file's name"},
+      {{"perplexity", "--text", "a", "--kl-base", ""}, "a file's name"},
+      {{"inspect", "--adapter", ""}, "a folder's name"},
+      {{"serve", "--slot-save-path", ""}, "a folder's name"},
+      {{"serve", "--lora-dir", ""}, "a folder's name"},
+      {{"bench", "--shape", ""}, "a name is needed"},
+      {{"bench", "--shape", "1b", "--save", ""}, "a folder's name"},
+      {{"import-gguf", "", "x"}, "a file's name"},
+      {{"convert-adapter", "a", ""}, "a folder's name"}};
+  for (const auto& [arguments, message] : cases) {
+    ProgramResult got = run_program(arguments);
+    EXPECT_EQ(got.exit_code, 2) << message;
+    EXPECT_EQ(got.out, "");
+    EXPECT_THAT(got.err, HasSubstr(message));
+  }
+}
+
 TEST(Arguments, AGgufFileIsSentToTheImport) {
   TemporaryFolder folder;
   std::ofstream(folder.path("a.gguf")) << "GGUF";
