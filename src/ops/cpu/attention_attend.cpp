@@ -1,23 +1,12 @@
 // The second phase of attention: query rows against the blocks of the cache.
 #include "ops/cpu/attention_call.h"
+#include "ops/cpu/prefetch.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 namespace mlxcel::cpu {
-
-namespace {
-
-// Towards the second cache.
-void fetch(const std::byte* data, size_t bytes) {
-  constexpr size_t kLine = 64;
-  for (size_t at = 0; at < bytes; at += kLine) {
-    __builtin_prefetch(data + at, 0, 2);
-  }
-}
-
-}  // namespace
 
 // A block's matrices as the products read them.
 struct AttentionCall::BlockOperands {
@@ -44,7 +33,7 @@ void AttentionCall::fetch_keys(const AttendTask& task, int64_t index) const {
   int rows = type_ == DType::f32 ? args_.head_dim : q_pitch_ / 2;
   constexpr size_t kRowBytes = kKvBlockSize * sizeof(float);
   for (int row = 0; row < rows; ++row, keys += kRowBytes) {
-    fetch(keys, size_t(columns) * sizeof(float));
+    prefetch<Cache::second>(keys, size_t(columns) * sizeof(float));
   }
 }
 
@@ -54,7 +43,7 @@ void AttentionCall::fetch_values(const AttendTask& task, int64_t index) const {
   }
   int used = used_positions(task, index);
   int rows = type_ == DType::f32 ? used : round_up(used, 2) / 2;
-  fetch(
+  prefetch<Cache::second>(
       cache_.block(task.segment->blocks[size_t(index)]) +
           layout_.v_head(task.kv_head),
       size_t(rows) * size_t(v_pitch_) * sizeof(float));

@@ -1,6 +1,7 @@
 // The first phase of attention: queries, keys and values of the step's rows.
 #include "core/half.h"
 #include "ops/cpu/attention_call.h"
+#include "ops/cpu/prefetch.h"
 
 #include <cstring>
 
@@ -174,7 +175,6 @@ void AttentionCall::store_keys_and_values(
 void AttentionCall::fetch_place(
     const Segment& segment, int64_t position) const {
   constexpr size_t kRowBytes = kKvBlockSize * sizeof(float);
-  constexpr int kForWriting = 1, kSecondCache = 2;
   const std::byte* block =
       cache_.block(segment.blocks[size_t(position / kKvBlockSize)]);
   auto column = size_t(position % kKvBlockSize);
@@ -184,15 +184,13 @@ void AttentionCall::fetch_place(
     const std::byte* keys =
         block + layout_.k_head(head) + column * sizeof(float);
     for (size_t row = 0; row < key_rows; ++row, keys += kRowBytes) {
-      __builtin_prefetch(keys, kForWriting, kSecondCache);
+      prefetch<Cache::second, true>(keys, 1);
     }
     if (!values_in_keys_) {
       size_t bytes = size_t(v_pitch_) * sizeof(float);
       const std::byte* values =
           block + layout_.v_head(head) + (wide ? column : column / 2) * bytes;
-      for (size_t at = 0; at < bytes; at += 64) {
-        __builtin_prefetch(values + at, kForWriting, kSecondCache);
-      }
+      prefetch<Cache::second, true>(values, bytes);
     }
   }
 }

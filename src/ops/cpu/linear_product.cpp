@@ -1,6 +1,7 @@
 // One linear inside a fork-join: packing activations, decode ranges and
 // prefill panels.
 #include "ops/cpu/cpu_linear.h"
+#include "ops/cpu/prefetch.h"
 #include "ops/cpu/read_ahead.h"
 
 #include <algorithm>
@@ -345,10 +346,9 @@ void Product::panel_fetch(const Panel& panel, int part, int parts) const {
   auto fetch = [&](const std::byte* data, size_t stride) {
     auto lines = int64_t(size_t(panel.end - panel.begin) * stride / 64);
     const std::byte* from = data + size_t(panel.begin - p.first) * stride;
-    for (int64_t i = lines * part / parts; i < lines * (part + 1) / parts;
-         ++i) {
-      __builtin_prefetch(from + i * 64, 0, 2);
-    }
+    int64_t begin = lines * part / parts;
+    int64_t end = lines * (part + 1) / parts;
+    prefetch<Cache::second>(from + begin * 64, size_t(end - begin) * 64);
   };
   fetch(m.weight, m.weight_stride);
   if (m.quant.packed()) {

@@ -1,6 +1,7 @@
 #include "ops/cpu/linear_stage.h"
 
 #include "ops/cpu/kernels/norm_kernels.h"
+#include "ops/cpu/prefetch.h"
 
 #include <algorithm>
 
@@ -28,12 +29,11 @@ int tile_group_count(int panels, int tiles, int tile_rows, int threads) {
 // foresees.
 void fetch_rows(
     const float* block, int64_t stride, int rows, int64_t columns, bool write) {
-  constexpr int64_t kLine = 64 / int64_t(sizeof(float));
+  size_t bytes = size_t(columns) * sizeof(float);
   for (int i = 0; i < rows; ++i) {
     const float* row = block + i * stride;
-    for (int64_t c = 0; c < columns; c += kLine) {
-      write ? __builtin_prefetch(row + c, 1) : __builtin_prefetch(row + c, 0);
-    }
+    write ? prefetch<Cache::first, true>(row, bytes)
+          : prefetch<Cache::first>(row, bytes);
   }
 }
 
