@@ -106,6 +106,12 @@ class Attention : public Sublayer {
     if (spec.qk_norm == QkNorm::weightless) {
       q_norm_ = builder.backend().prepare_norm(weightless);
       k_norm_ = builder.backend().prepare_norm(weightless);
+    } else if (spec.qk_norm == QkNorm::each_head) {
+      q_norm_ =
+          builder.norm_of_heads(role("q_norm"), block.norm, spec.heads.query);
+      k_norm_ = keys ? builder.norm_of_heads(
+                           role("k_norm"), block.norm, spec.heads.key_value)
+                     : nullptr;
     } else if (spec.qk_norm != QkNorm::none) {
       q_norm_ = builder.norm(role("q_norm"), block.norm);
       k_norm_ = keys ? builder.norm(role("k_norm"), block.norm) : nullptr;

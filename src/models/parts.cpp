@@ -293,6 +293,30 @@ std::unique_ptr<Norm> PartBuilder::norm(
   return inputs_.backend.prepare_norm(std::move(weights));
 }
 
+std::unique_ptr<Norm> PartBuilder::norm_of_heads(
+    std::string_view role, const NormSpec& spec, int heads) const {
+  NormWeights weights{
+      .kind = spec.kind,
+      .size = inputs_.names.rows(parse_role(role)),
+      .eps = spec.eps,
+      .weight_offset = spec.weight_offset,
+      .parts = heads};
+  const int64_t dim = weights.size / heads;
+  if (has(role)) {
+    weights.weight = tensor(role, {{heads, dim}});
+    return inputs_.backend.prepare_norm(std::move(weights));
+  }
+  std::byte* data = nullptr;
+  weights.weight = make_weight(DType::f32, {weights.size}, &data);
+  for (int head = 0; head < heads; ++head) {
+    std::vector<float> values(static_cast<size_t>(dim));
+    read_as_f32(tensor(cat(role, "s.", head), {{dim}}), values.data());
+    size_t bytes = values.size() * sizeof(float);
+    std::memcpy(data + size_t(head) * bytes, values.data(), bytes);
+  }
+  return inputs_.backend.prepare_norm(std::move(weights));
+}
+
 std::shared_ptr<const Rope> PartBuilder::rope(const RopeTable* table) const {
   if (table == nullptr) {
     return nullptr;

@@ -35,6 +35,9 @@ class PartBuilder {
   std::unique_ptr<Linear> head(const DecoderSpec& spec) const;
   // A norm without tensors is of the hidden size.
   std::unique_ptr<Norm> norm(std::string_view role, const NormSpec& spec) const;
+  // On each head by a weight of its own: see QkNorm::each_head.
+  std::unique_ptr<Norm> norm_of_heads(
+      std::string_view role, const NormSpec& spec, int heads) const;
   // Layers that share a table share what the backend makes of it; null for
   // null.
   std::shared_ptr<const Rope> rope(const RopeTable* table) const;

@@ -6,6 +6,20 @@ namespace mlxcel {
 
 namespace {
 
+void add_head_norm(
+    const std::string& name,
+    int heads,
+    const AttentionSpec& spec,
+    std::vector<RoleShape>& out) {
+  const int64_t dim = spec.heads.dim;
+  bool one_weight = spec.qk_norm == QkNorm::per_head;
+  out.push_back({name, one_weight ? dim : heads * dim, 0, {}});
+  for (int head = 0; head < heads && spec.qk_norm == QkNorm::each_head;
+       ++head) {
+    out.push_back({cat(name, "s.", head), dim, 0, {}});
+  }
+}
+
 void add_attention(
     const AttentionSpec& spec, int64_t hidden, std::vector<RoleShape>& out) {
   const HeadCounts& heads = spec.heads;
@@ -25,11 +39,10 @@ void add_attention(
     out.push_back({"attention.gate", q, hidden, slot});
   }
   out.push_back({"attention.o", hidden, q, {}});
-  if (spec.qk_norm == QkNorm::per_head || spec.qk_norm == QkNorm::projection) {
-    bool per_head = spec.qk_norm == QkNorm::per_head;
-    out.push_back({"attention.q_norm", per_head ? heads.dim : q, 0, {}});
+  if (spec.qk_norm != QkNorm::none && spec.qk_norm != QkNorm::weightless) {
+    add_head_norm("attention.q_norm", heads.query, spec, out);
     if (extras.shared.kind != Sharing::cached) {
-      out.push_back({"attention.k_norm", per_head ? heads.dim : kv, 0, {}});
+      add_head_norm("attention.k_norm", heads.key_value, spec, out);
     }
   }
   if (extras.scores.sinks) {

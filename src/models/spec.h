@@ -40,6 +40,9 @@ enum class QkNorm : uint8_t {
   none,
   per_head,    // weight [head_dim], shared by the heads
   projection,  // weight [heads * head_dim], over the whole projection
+  // On each head, with a weight a head: [heads, head_dim], or a tensor for each
+  // head under the role "attention.q_norms.{head}". Layer norms have no bias.
+  each_head,
   weightless,  // on each head, without a weight
 };
 

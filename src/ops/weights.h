@@ -94,13 +94,15 @@ enum class NormKind : uint8_t { rms, layer };
 
 // rms:   y = x / sqrt(mean(x^2) + eps) * (weight + weight_offset)
 // layer: y = (x - mean) / sqrt(var + eps) * (weight + weight_offset) + bias
-// Sums in f32. No weight means ones.
+// Sums in f32. No weight means ones. Each of `parts` equal runs of the features
+// has sums of its own: heads with a weight each.
 struct NormWeights {
   NormKind kind = NormKind::rms;
   int64_t size = 0;
   float eps = 0;
   float weight_offset = 0;
   std::optional<WeightTensor> weight, bias;
+  int64_t parts = 1;
 };
 
 // Rotary embedding: dimension pair i of a head turns by position * inv_freq[i];

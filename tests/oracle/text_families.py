@@ -5,7 +5,7 @@ precision.
 usage: text_families.py FOLDER   (needs numpy and safetensors)
 
 The json has for each case its config and the shapes of its tensors, whose
-values follow from their names (see Weights); the safetensors file has
+values follow from their names (see family_parts.Weights); the safetensors file has
 <case>.input_ids, .logits, .greedy and .margins.
 """
 import json
@@ -15,94 +15,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-VOCAB, HIDDEN, INNER, HEADS, LAYERS = 40, 24, 20, 6, 2
-HEAD = HIDDEN // HEADS
-
-
-class Weights:
-    """Tensors by name: values around a centre, from hashes of name and index."""
-
-    def __init__(self):
-        self.tensors = {}
-
-    def __call__(self, name, *shape, around=0):
-        size = 2 / np.sqrt(shape[-1]) if len(shape) > 1 else 0.5
-        self.tensors[name] = {"shape": shape, "around": around}
-        seed = np.uint32(2166136261)  # FNV-1a
-        with np.errstate(over="ignore"):
-            for byte in name.encode():
-                seed = (seed ^ np.uint32(byte)) * np.uint32(16777619)
-            h = seed + np.arange(np.prod(shape), dtype=np.uint32) * np.uint32(2654435761)
-            for shift, factor in ((16, 0x85ebca6b), (13, 0xc2b2ae35)):  # MurmurHash3
-                h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
-            h ^= h >> np.uint32(16)
-        unit = (h >> np.uint32(8)).astype(np.float64) / 2 ** 23 - 1
-        return (around + unit * size).astype(np.float32).astype(np.float64).reshape(shape)
-
-
-def silu(x):
-    return x / (1 + np.exp(-x))
-
-
-def gelu_tanh(x):
-    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
-
-
-def softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def rms_norm(x, weight, eps):
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
-
-
-def layer_norm(x, weight, eps, bias=0.0):
-    x = x - x.mean(-1, keepdims=True)
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight + bias
-
-
-def heads_of(x, count):
-    return x.reshape(len(x), count, -1).transpose(1, 0, 2)
-
-
-def rope(x, theta, dims=None, scale=1.0):
-    """x [heads, T, dim]; pairs (i, i + dims / 2) of the first dims features."""
-    dims = dims or x.shape[-1]
-    angle = np.arange(x.shape[1])[:, None] * scale * theta ** (-np.arange(0, dims, 2) / dims)
-    a, b, rest = x[..., :dims // 2], x[..., dims // 2:dims], x[..., dims:]
-    return np.concatenate(
-        [a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle), rest], -1)
-
-
-def in_part(rotate, x, share, theta):
-    """A rotation of x's whole head, of which only the first `share` of the pairs turn."""
-    size = x.shape[-1]
-    turned, still = rotate(x, theta), np.arange(size) % (size // 2) >= int(share * size) // 2
-    return np.where(still, x, turned)
-
-
-def attend(q, k, v, scale, added=0.0):
-    """Causal; `added` [heads, T, T] joins the scores. Head h reads key head h // group."""
-    k, v = (np.repeat(t, len(q) // len(t), 0) for t in (k, v))
-    scores = scale * q @ k.transpose(0, 2, 1) + added
-    scores = np.where(np.tri(q.shape[1], dtype=bool), scores, -np.inf)
-    return (softmax(scores) @ v).transpose(1, 0, 2).reshape(q.shape[1], -1)
-
-
-def gated(x, gate, up, down, act=silu):
-    return (act(x @ gate.T) * (x @ up.T)) @ down.T
-
-
-def mixture(x, chosen, shares, experts, run=gated):
-    """Row by row: the chosen experts' results times their shares."""
-    return np.stack([
-        sum(s * run(row, *experts[e]) for e, s in zip(ids, weights))
-        for row, ids, weights in zip(x, chosen, shares)])
-
-
-def best(scores, count):
-    return np.argsort(-scores, -1, kind="stable")[:, :count]
+from family_parts import (
+    VOCAB, HIDDEN, INNER, HEADS, LAYERS, HEAD, Weights, silu, gelu_tanh, softmax, rms_norm,
+    layer_norm, heads_of, rope, in_part, attend, gated, mixture, best)
 
 
 def baichuan(w, config, alibi, normalized):
@@ -472,6 +387,55 @@ def nemotron3(w, config):
     return forward
 
 
+def turn_pairs(x, theta):
+    """rope() with pairs (2i, 2i + 1)."""
+    order = np.r_[0:x.shape[-1]:2, 1:x.shape[-1]:2]
+    return rope(x[..., order], theta)[..., np.argsort(order)]
+
+
+def head_norms(w, config):
+    """A layer norm without bias on each head of q and k, each with a weight of its own:
+    Command R+ (Cohere 2024) stores one matrix, StableLM 2 12B (Stability AI 2024) a
+    tensor a head. Attention and MLP read the same normalized rows."""
+    cohere = config["model_type"] == "cohere"
+    eps, theta, kv = config["layer_norm_eps"], config["rope_theta"], config["num_key_value_heads"]
+    table = w("model.embed_tokens.weight", VOCAB, HIDDEN)
+    layers = []
+    for l in range(LAYERS):
+        p = f"model.layers.{l}."
+        norms = []
+        for name, heads in (("q", HEADS), ("k", kv)):
+            if cohere:
+                norms.append(w(p + f"self_attn.{name}_norm.weight", heads, HEAD, around=1))
+            else:
+                stem = p + f"self_attn.{name}_layernorm.norms."
+                norms.append(np.stack([w(f"{stem}{h}.weight", HEAD, around=1) for h in range(heads)]))
+        layers.append((
+            w(p + "input_layernorm.weight", HIDDEN, around=1),
+            0.0 if cohere else w(p + "input_layernorm.bias", HIDDEN),
+            norms,
+            [w(p + f"self_attn.{name}_proj.weight", rows * HEAD, HIDDEN)
+             for name, rows in (("q", HEADS), ("k", kv), ("v", kv), ("o", HEADS))],
+            [w(p + f"mlp.{name}_proj.weight", *shape) for name, shape in (
+                ("gate", (INNER, HIDDEN)), ("up", (INNER, HIDDEN)), ("down", (HIDDEN, INNER)))]))
+    final = w("model.norm.weight", HIDDEN, around=1)
+    final_bias = 0.0 if cohere else w("model.norm.bias", HIDDEN)
+    head = table if cohere else w("lm_head.weight", VOCAB, HIDDEN)
+
+    def turn(x):
+        return turn_pairs(x, theta) if cohere else rope(x, theta, HEAD // 2)
+
+    def forward(ids):
+        x = table[ids]
+        for weight, bias, (q_norm, k_norm), (q, k, v, o), mlp in layers:
+            y = layer_norm(x, weight, eps, bias)
+            q = turn(layer_norm(heads_of(y @ q.T, HEADS), q_norm[:, None], eps))
+            k = turn(layer_norm(heads_of(y @ k.T, kv), k_norm[:, None], eps))
+            x = x + attend(q, k, heads_of(y @ v.T, kv), HEAD ** -0.5) @ o.T + gated(y, *mlp)
+        return config.get("logit_scale", 1) * layer_norm(x, final, eps, final_bias) @ head.T
+    return forward
+
+
 BAICHUAN = {
     "model_type": "baichuan", "architectures": ["BaichuanForCausalLM"], "hidden_size": HIDDEN,
     "intermediate_size": INNER, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS,
@@ -482,6 +446,11 @@ BAILING = {
     "num_key_value_heads": 2, "num_hidden_layers": LAYERS, "vocab_size": VOCAB,
     "rms_norm_eps": 1e-3, "rope_theta": 7000.0, "max_position_embeddings": 128,
     "tie_word_embeddings": False, "norm_topk_prob": True, "num_experts_per_tok": 3}
+NORMED = {
+    "hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads": HEADS,
+    "num_key_value_heads": 2, "num_hidden_layers": LAYERS, "vocab_size": VOCAB,
+    "layer_norm_eps": 1e-3, "rope_theta": 7000.0, "hidden_act": "silu",
+    "max_position_embeddings": 128}
 CASES = {
     "baichuan_alibi": (
         lambda w, c: baichuan(w, c, True, False), {**BAICHUAN, "model_max_length": 128}, 24),
@@ -548,6 +517,15 @@ CASES = {
          "norm_topk_prob": True, "routed_scaling_factor": 1.5, "moe_intermediate_size": 12,
          "moe_shared_expert_intermediate_size": 16, "moe_latent_size": 10,
          "tie_word_embeddings": False}, 24),
+    "cohere_head_norms": (
+        head_norms,
+        {**NORMED, "model_type": "cohere", "architectures": ["CohereForCausalLM"],
+         "use_qk_norm": True, "logit_scale": 0.7, "tie_word_embeddings": True}, 24),
+    "stablelm_head_norms": (
+        head_norms,
+        {**NORMED, "model_type": "stablelm", "architectures": ["StableLmForCausalLM"],
+         "qk_layernorm": True, "use_parallel_residual": True, "use_qkv_bias": False,
+         "partial_rotary_factor": 0.5, "tie_word_embeddings": False}, 24),
 }
 
 

@@ -1,5 +1,5 @@
 // Command R: both halves beside each other under one layer norm without a bias,
-// neighbouring features turned, scaled logits.
+// neighbouring features turned, scaled logits; in Plus a norm on each head.
 #include "models/config_reading.h"
 #include "models/families/families.h"
 
@@ -14,6 +14,9 @@ DecoderSpec cohere_decoder(const Config& config) {
       .attention = grouped_query_attention(
           config, {.theta = 500000, .interleaved = true}),
       .mlp = gated_mlp(config)};
+  if (config.get_or("use_qk_norm", false)) {
+    block.attention.qk_norm = QkNorm::each_head;
+  }
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
   decoder.extras.logit_scale = config.get_or("logit_scale", 0.0625f);
   return decoder;
@@ -28,7 +31,7 @@ const Family cohere = {
     .architectures = {"CohereForCausalLM"},
     .decoder = cohere_decoder,
     .names = hf_decoder_names(),
-    .features = {"attention_bias", "logit_scale"},
+    .features = {"attention_bias", "logit_scale", "use_qk_norm"},
     .dropped = {"*.rotary_emb.inv_freq"},
 };
 

@@ -18,6 +18,9 @@ DecoderSpec stablelm_decoder(const Config& config) {
   block.attention.bias = config.get_or("use_qkv_bias", false)
                              ? AttentionBias::qkv
                              : AttentionBias::none;
+  if (config.get_or("qk_layernorm", false)) {
+    block.attention.qk_norm = QkNorm::each_head;
+  }
   return uniform_decoder(config, block, HeadKind::own);
 }
 
@@ -29,8 +32,13 @@ const Family stablelm = {
     .model_types = {"stablelm", "stablelm_epoch"},
     .architectures = {"StableLmForCausalLM", "StableLMEpochForCausalLM"},
     .decoder = stablelm_decoder,
-    .names = hf_decoder_names(),
-    .features = {"partial_rotary_factor", "use_parallel_residual"},
+    .names = hf_decoder_names(
+        {{"layers.{l}.self_attn.q_layernorm.norms.{e}",
+          {"layers.{l}.attention.q_norms.{e}"}},
+         {"layers.{l}.self_attn.k_layernorm.norms.{e}",
+          {"layers.{l}.attention.k_norms.{e}"}}}),
+    .features =
+        {"partial_rotary_factor", "use_parallel_residual", "qk_layernorm"},
     .dropped = {"*.rotary_emb.inv_freq"},
 };
 

@@ -72,6 +72,7 @@ class CpuNorm : public Norm {
   float eps_;
   std::vector<float> weight_;  // offset already added; empty: ones
   std::vector<float> bias_;    // empty: zeros
+  int64_t parts_;
 };
 
 }  // namespace mlxcel::cpu

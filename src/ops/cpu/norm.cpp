@@ -32,25 +32,30 @@ CpuNorm::CpuNorm(const NormWeights& weights, Isa isa)
       kind_(weights.kind),
       eps_(weights.eps),
       weight_(copy_as_f32(weights.weight, weights.size, "weight")),
-      bias_(copy_as_f32(weights.bias, weights.size, "bias")) {
+      bias_(copy_as_f32(weights.bias, weights.size, "bias")),
+      parts_(weights.parts) {
   for (float& value : weight_) {
     value += weights.weight_offset;
   }
 }
 
 void CpuNorm::apply(const float* x, float* y) const {
-  int64_t n = size();
-  float mean = kind_ == NormKind::layer ? kernels_.sum(x, n) / float(n) : 0.0f;
-  float square = kernels_.sum_of_squares(x, mean, n) / float(n);
-  float factor = 1.0f / std::sqrt(square + eps_);
-  kernels_.scale(
-      x,
-      y,
-      mean,
-      factor,
-      weight_.empty() ? nullptr : weight_.data(),
-      bias_.empty() ? nullptr : bias_.data(),
-      n);
+  int64_t n = size() / parts_;
+  for (int64_t first = 0; first < size(); first += n) {
+    const float* from = x + first;
+    float mean =
+        kind_ == NormKind::layer ? kernels_.sum(from, n) / float(n) : 0.0f;
+    float square = kernels_.sum_of_squares(from, mean, n) / float(n);
+    float factor = 1.0f / std::sqrt(square + eps_);
+    kernels_.scale(
+        from,
+        y + first,
+        mean,
+        factor,
+        weight_.empty() ? nullptr : weight_.data() + first,
+        bias_.empty() ? nullptr : bias_.data() + first,
+        n);
+  }
 }
 
 }  // namespace mlxcel::cpu

@@ -25,6 +25,7 @@ GraphNorm::GraphNorm(Context& context, const NormWeights& weights)
     : Norm(weights.size),
       kind_(weights.kind),
       eps_(weights.eps),
+      parts_(int_of(weights.parts)),
       // weight + offset rounded to 16 bits would be off in every row alike.
       wide_(weights.weight_offset != 0 && context.compute != mx::float32),
       weight_(read_vector(weights.weight, weights.weight_offset)),
@@ -48,8 +49,27 @@ GraphNorm::GraphNorm(Context& context, const NormWeights& weights)
   }
 }
 
+mx::array GraphNorm::apply_to_parts(const mx::array& x) const {
+  mx::Shape parted = x.shape();
+  parted.back() /= parts_;
+  parted.insert(parted.end() - 1, parts_);
+  mx::array y = mx::reshape(x, parted);
+  y = kind_ == NormKind::rms
+          ? mx::fast::rms_norm(y, std::nullopt, eps_)
+          : mx::fast::layer_norm(y, std::nullopt, std::nullopt, eps_);
+  y = mx::reshape(y, x.shape());
+  if (weight_) {
+    y = mx::multiply(y, *weight_);
+  }
+  return bias_ ? mx::add(y, *bias_) : y;
+}
+
 mx::array GraphNorm::apply(const mx::array& x) const {
   mx::array input = wide_ ? mx::astype(x, mx::float32) : x;
+  if (parts_ > 1) {
+    mx::array y = apply_to_parts(input);
+    return y.dtype() == x.dtype() ? y : mx::astype(y, x.dtype());
+  }
   mx::array y = kind_ == NormKind::rms
                     ? mx::fast::rms_norm(input, weight_, eps_)
                     : mx::fast::layer_norm(input, weight_, bias_, eps_);

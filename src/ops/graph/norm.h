@@ -18,8 +18,12 @@ class GraphNorm : public Norm {
   }
 
  private:
+  // The same where the sums are over parts of the axis.
+  mx::array apply_to_parts(const mx::array& x) const;
+
   NormKind kind_;
   float eps_;
+  int parts_;
   bool wide_;  // the weight needs more precision than the activations have
   std::optional<mx::array> weight_, bias_;
   std::optional<mx::array> factors_;

@@ -170,7 +170,8 @@ struct ReferenceNorm : Norm {
         kind(weights.kind),
         eps(double(weights.eps)),
         weight(size_t(weights.size), 1),
-        bias(size_t(weights.size), 0) {
+        bias(size_t(weights.size), 0),
+        parts(size_t(weights.parts)) {
     if (weights.weight) {
       weight = values(*weights.weight);
       for (double& value : weight) {
@@ -182,10 +183,11 @@ struct ReferenceNorm : Norm {
     }
   }
 
-  // Over each run of size() values.
+  // Over each run of size() / parts values.
   void apply(Row& x, size_t begin, size_t end) const {
-    size_t length = weight.size();
+    size_t length = weight.size() / parts;
     for (size_t first = begin; first < end; first += length) {
+      size_t at = (first - begin) % weight.size();
       double mean = 0, square = 0;
       for (size_t i = 0; i < length; ++i) {
         mean += x[first + i] / double(length);
@@ -198,8 +200,8 @@ struct ReferenceNorm : Norm {
       }
       for (size_t i = 0; i < length; ++i) {
         x[first + i] =
-            (x[first + i] - mean) / std::sqrt(square + eps) * weight[i] +
-            bias[i];
+            (x[first + i] - mean) / std::sqrt(square + eps) * weight[at + i] +
+            bias[at + i];
       }
     }
   }
@@ -207,6 +209,7 @@ struct ReferenceNorm : Norm {
   NormKind kind;
   double eps;
   Row weight, bias;
+  size_t parts;
 };
 
 struct ReferenceRope : Rope {
