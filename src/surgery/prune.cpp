@@ -2,6 +2,7 @@
 // pattern hits change; a packed tensor's codes stay and its scales and biases
 // become zero.
 #include "core/error.h"
+#include "core/log.h"
 #include "surgery/planner.h"
 
 #include <algorithm>
@@ -136,16 +137,25 @@ void prune_layers(Planner& planner) {
       planner.add(key, zero_all_edit());
     }
   }
+  // A pattern may leave out layers that are listed, but not all of them.
+  std::string missed;
   for (int64_t id : operation.ids) {
     if (!hit.contains(id)) {
-      planner.fail(
-          cat("pattern ",
-              operation.pattern.text(),
-              " matches no tensor of layer ",
-              id),
-          "pattern and layer_ids must both match");
+      missed += cat(missed.empty() ? "" : ", ", id);
     }
   }
+  if (missed.empty()) {
+    return;
+  }
+  std::string what =
+      cat("pattern ",
+          operation.pattern.text(),
+          " matches no tensor of layer ",
+          missed);
+  if (hit.empty()) {
+    planner.fail(what, "pattern and layer_ids must both match");
+  }
+  log_warning(cat(operation.place, ": ", what, "; it stays as it is"));
 }
 
 void prune_heads(Planner& planner) {

@@ -400,9 +400,11 @@ class RecipeReader {
 
   void read_replace(
       const json& entry, const std::string& pointer, Operation& out) {
-    out.source_key = entry.contains("source_key")
-                         ? text(entry, pointer, "source_key")
-                         : out.pattern.text();
+    out.source = source(entry, pointer, "source");
+    if (!entry.contains("source_key")) {
+      return;
+    }
+    out.source_key = text(entry, pointer, "source_key");
     size_t stars =
         size_t(std::count(out.source_key.begin(), out.source_key.end(), '*'));
     if (stars != out.pattern.stars()) {
@@ -418,7 +420,12 @@ class RecipeReader {
               out.pattern.stars()),
           "each * of the pattern fills the * of source_key at its place");
     }
-    out.source = source(entry, pointer, "source");
+    if (out.source_key.empty()) {
+      fail(
+          cat(pointer, "/source_key"),
+          "source_key is empty",
+          "name the source's tensor, or leave source_key out for the same key");
+    }
   }
 
   void read_interpolate(

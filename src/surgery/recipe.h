@@ -37,7 +37,8 @@ struct Operation {
   Granularity granularity = Granularity::layer;  // prune
   std::vector<int64_t> ids;  // prune; not negative, sorted, without repeats
   std::shared_ptr<const Source> source, source_b;
-  std::string source_key;  // replace; stars take the pattern's captures
+  // replace; stars take the pattern's captures. Empty: the base's own key.
+  std::string source_key;
   // add, interpolate: dequantize packed targets and quantize the result again.
   bool requantize = false;
 };

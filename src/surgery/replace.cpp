@@ -41,7 +41,10 @@ void plan_replace(Planner& planner) {
       continue;
     }
     std::string source_key =
-        fill_stars(operation.source_key, *operation.pattern.captures(key));
+        operation.source_key.empty()
+            ? key
+            : fill_stars(
+                  operation.source_key, *operation.pattern.captures(key));
     plan_one(planner, key, source_key);
     auto [stem, suffix] = split_key(key);
     if (suffix != "weight" || !planner.packed(stem)) {

@@ -107,6 +107,62 @@ TEST(Plan, PrunesTheQueryRowsOfAFusedProjection) {
   }
 }
 
+// Without source_key each tensor comes from the source's of the same name,
+// whatever signs the pattern has.
+TEST(Plan, ReplacesUnderTheSameKey) {
+  Model model;
+  std::string q = std::string(kAttention) + "q_proj.weight";
+  std::string k = std::string(kAttention) + "k_proj.weight";
+  model.weights.set(q, ones(DType::bf16, {32, 32}));
+  model.weights.set(k, ones(DType::bf16, {16, 32}));
+  auto source = std::make_shared<Source>();
+  source->path = "d.safetensors";
+  for (const std::string& key : {q, k}) {
+    std::byte* data = nullptr;
+    WeightTensor zeros =
+        make_weight(DType::bf16, model.weights.at(key).shape, &data);
+    std::memset(data, 0, zeros.bytes);
+    source->tensors.set(key, zeros);
+  }
+  Recipe recipe;
+  recipe.operations = {model.operation(
+      OperationKind::replace, "model.layers.?.*.[kq]_*.weight")};
+  recipe.operations[0].source = source;
+  model.apply(recipe);
+  for (const std::string& key : {q, k}) {
+    EXPECT_THAT(floats(model.weights.at(key)), ::testing::Each(0)) << key;
+  }
+}
+
+// The pattern and the list both choose: what only one of them names stays.
+TEST(Plan, PrunesTheListedLayersThatThePatternMatches) {
+  Model model;
+  model.names = NameMap(hf_decoder_names(), [] {
+    DecoderSpec spec = Model::make_spec();
+    spec.blocks.push_back(spec.blocks.front());
+    return spec;
+  }());
+  const std::string keys[] = {
+      "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight"};
+  for (const std::string& key : keys) {
+    model.weights.set(key, ones(DType::f32, {16, 32}));
+  }
+  Operation prune =
+      model.operation(OperationKind::prune, "model.layers.1.mlp.*");
+  prune.granularity = Granularity::layer;
+  prune.ids = {0};
+  EXPECT_THAT(model.refusal(prune), HasSubstr("matches no tensor of layer 0"));
+  prune.ids = {0, 1};
+  Recipe recipe;
+  recipe.operations = {prune};
+  testing::LogCapture log;
+  model.apply(recipe);
+  EXPECT_THAT(
+      log.warnings, ElementsAre(HasSubstr("matches no tensor of layer 0")));
+  EXPECT_THAT(floats(model.weights.at(keys[0])), ::testing::Each(1));
+  EXPECT_THAT(floats(model.weights.at(keys[1])), ::testing::Each(0));
+}
+
 TEST(Plan, PrunesBothHalvesOfAFusedMlp) {
   Model model(hf_decoder_names({split_rows(
       "layers.{l}.mlp.gate_up_proj",
