@@ -191,6 +191,12 @@ void mend_value(Json& value, bool text_field) {
     for (auto& [key, entry] : value.items()) {
       mend_value(entry, text_field || is_text_field(key));
     }
+    // transformers 5 writes {"__float__": Infinity} for a number that is not
+    // finite.
+    auto tagged = value.find("__float__");
+    if (value.size() == 1 && tagged != value.end() && tagged->is_number()) {
+      value = Json(*tagged);
+    }
   } else if (value.is_array()) {
     for (Json& entry : value) {
       mend_value(entry, text_field);

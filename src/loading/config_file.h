@@ -14,7 +14,8 @@ namespace mlxcel {
 //   text: a byte order mark, // and /* */ comments, commas before a closing
 //     bracket, the literals NaN, Infinity and -Infinity
 //   values: numbers and booleans written as strings, outside of fields that are
-//     text by nature; "torch.bfloat16" for "bfloat16"
+//     text by nature; numbers inside {"__float__": ...}; "torch.bfloat16" for
+//     "bfloat16"
 //   layout: the fields of a nested text_config are lifted to the top, where
 //     they win over equal names; model_type, architectures and quantization
 //     of the top level stay

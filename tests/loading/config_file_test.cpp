@@ -169,6 +169,20 @@ TEST(ConfigFileTest, ReadsLiteralsThatJsonLacks) {
   EXPECT_THROW(config.get<int64_t>("b"), ConfigError);
 }
 
+// As transformers 5 saves them.
+TEST(ConfigFileTest, ReadsTaggedNumbers) {
+  Config config(
+      sanitize_config(
+          R"({"limit": [0.0, {"__float__": "Infinity"}],
+              "low": {"__float__": -Infinity},
+              "other": {"__float__": 1.5, "more": 2}})",
+          "c"),
+      "c");
+  EXPECT_EQ(config.get<std::vector<double>>("limit")[1], HUGE_VAL);
+  EXPECT_EQ(config.get<double>("low"), -HUGE_VAL);
+  EXPECT_TRUE(config.json().at("other").is_object());
+}
+
 TEST(ConfigFileTest, ExplainsFoldersWithoutConfig) {
   TemporaryFolder folder;
   auto message = [&] {

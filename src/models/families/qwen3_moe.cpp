@@ -8,7 +8,9 @@ namespace mlxcel {
 
 namespace {
 
-DecoderSpec qwen3_moe_decoder(const Config& config) {
+DecoderSpec qwen3_moe_decoder(const Config& given) {
+  // transformers 5 saves it under its attribute's name.
+  Config config = renamed(given, {{"num_local_experts", "num_experts"}});
   BlockSpec block = gated_block(config);
   block.attention.qk_norm = QkNorm::per_head;
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
@@ -28,8 +30,16 @@ const Family qwen3_moe = {
     .model_types = {"qwen3_moe"},
     .architectures = {"Qwen3MoeForCausalLM"},
     .decoder = qwen3_moe_decoder,
+    .defaults =
+        {{"moe_intermediate_size", 768},
+         {"num_local_experts", 128},
+         {"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(moe_names("layers.{l}.mlp")),
-    .features = {"attention_bias", "sliding_window", "num_experts"},
+    .features =
+        {"attention_bias",
+         "sliding_window",
+         "num_experts",
+         "num_local_experts"},
 };
 
 }  // namespace mlxcel
