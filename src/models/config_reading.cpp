@@ -181,8 +181,13 @@ Activation activation_from_name(
       {"gelu_pytorch_tanh", Activation::gelu_tanh},
       {"gelu_new", Activation::gelu_tanh},
       {"gelu_fast", Activation::gelu_tanh},
+      {"gelu_python_tanh", Activation::gelu_tanh},
+      {"gelu_accurate", Activation::gelu_tanh},
       {"relu", Activation::relu},
       {"relu2", Activation::relu_squared},
+      {"tanh", Activation::tanh},
+      {"sigmoid", Activation::sigmoid},
+      {"linear", Activation::none},
   };
   std::string name = config.get_or(key, std::string(fallback));
   std::string names;

@@ -131,7 +131,9 @@ Config with_deepseek_defaults(
 
 Family deepseek2_family(Family family) {
   family.names = hf_decoder_names(deepseek_latent_names());
-  family.features = {"attention_bias", "n_routed_experts", "kv_lora_rank"};
+  family.features.insert(
+      family.features.end(),
+      {"attention_bias", "n_routed_experts", "kv_lora_rank"});
   family.dropped = {"*.rotary_emb.inv_freq"};
   return family;
 }

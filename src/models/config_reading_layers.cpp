@@ -44,6 +44,11 @@ Config rope_config(
 Config with_defaults(const Config& config, const json& defaults) {
   json filled = defaults;
   filled.update(config.json());
+  for (const auto& [key, value] : defaults.items()) {
+    if (value.is_object() && filled[key].is_null()) {
+      filled[key] = value;
+    }
+  }
   Config out(std::move(filled), config.file());
   out.set_layout(config.layout());
   return out;

@@ -9,7 +9,8 @@
 namespace mlxcel {
 
 // The config with what the reference's class takes for keys that are not there.
-// A null stays null: it means that the part is off.
+// A null stays null: it means that the part is off, but for an object of
+// settings, which the classes fill in then too.
 Config with_defaults(const Config& config, const nlohmann::json& defaults);
 
 // The config with these values in place of its own.

@@ -1,7 +1,7 @@
 #include "models/family.h"
 
 #include "core/error.h"
-#include "models/config_reading.h"
+#include "models/config_reading_layers.h"
 
 #include <algorithm>
 #include <charconv>
@@ -459,9 +459,13 @@ DecoderSpec decoder_spec(const Family& family, const Config& config) {
         "`mlxcel arch` lists the families that run");
   }
   check_features(family, config);
-  DecoderSpec spec = family.decoder(config);
+  DecoderSpec spec = unchecked_spec(family, config);
   check_spec(config, spec);
   return spec;
+}
+
+DecoderSpec unchecked_spec(const Family& family, const Config& config) {
+  return family.decoder(with_defaults(config, family.defaults));
 }
 
 bool is_dropped(const Family& family, std::string_view key, size_t layers) {

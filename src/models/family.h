@@ -7,6 +7,7 @@
 #include "models/spec.h"
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,9 @@ struct Family {
 
   // Null: the family is listed, but cannot be built yet.
   DecoderSpec (*decoder)(const Config& config) = nullptr;
+  // What the reference's class takes for keys that a file leaves out: see
+  // with_defaults().
+  nlohmann::json defaults = nlohmann::json::object();
   FamilyNames names;
   // Config switches that change the result and that `decoder` reads. Any other
   // known switch away from its neutral value refuses the checkpoint.
@@ -83,6 +87,10 @@ std::string_view name_of(WeightRoute route);
 // The spec of a checkpoint: refuses switches that the family does not read,
 // reads the config and checks the numbers. Throws ConfigError.
 DecoderSpec decoder_spec(const Family& family, const Config& config);
+
+// The same without the checks, for a family that stands inside another's
+// config.
+DecoderSpec unchecked_spec(const Family& family, const Config& config);
 
 // Whether a pattern of `dropped` covers the key, or it is of a further layer of
 // a model with so many.

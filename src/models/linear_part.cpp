@@ -31,7 +31,7 @@ std::vector<RoleShape> LinearPart::roles(int64_t hidden_size) const {
 std::unique_ptr<Sublayer> LinearPart::build(
     const PartBuilder& builder, const BlockSpec&, int layer) const {
   return std::make_unique<LinearHalf>(
-      builder.linear({cat("layers.", layer, ".", role_)}, false));
+      builder.linear({cat("layers.", layer, ".", role_)}, biased_));
 }
 
 }  // namespace mlxcel

@@ -12,7 +12,8 @@ namespace mlxcel {
 class LinearPart : public PartSpec {
  public:
   // `role` below the layer: "attention.linear".
-  explicit LinearPart(std::string role) : role_(std::move(role)) {}
+  LinearPart(std::string role, bool biased)
+      : role_(std::move(role)), biased_(biased) {}
   std::vector<RoleShape> roles(int64_t hidden_size) const override;
   int64_t columns() const override {
     return 0;
@@ -24,6 +25,7 @@ class LinearPart : public PartSpec {
 
  private:
   std::string role_;
+  bool biased_;
 };
 
 }  // namespace mlxcel

@@ -253,6 +253,12 @@ void fill_longrope(
   table.switch_length = original_positions(config, settings);
 }
 
+void turn(std::vector<double>& frequencies, const RopeDefaults& defaults) {
+  for (double& frequency : frequencies) {
+    frequency *= defaults.backwards ? -1 : 1;
+  }
+}
+
 // Extreme settings leave the range of f32, and every product would be NaN.
 void check_finite(const Config& config, const RopeTable& table) {
   auto finite = [](const std::vector<float>& values) {
@@ -305,6 +311,7 @@ std::shared_ptr<const RopeTable> rope_table(
   std::vector<double> frequencies =
       plain_frequencies(settings.theta, table->dims);
   if (settings.type == "longrope") {
+    turn(frequencies, defaults);
     fill_longrope(config, settings, frequencies, *table);
     check_finite(config, *table);
     return table;
@@ -333,9 +340,7 @@ std::shared_ptr<const RopeTable> rope_table(
         "supported: default, linear, dynamic, llama3, yarn, longrope, "
         "proportional");
   }
-  for (double& frequency : frequencies) {
-    frequency *= defaults.backwards ? -1 : 1;
-  }
+  turn(frequencies, defaults);
   table->inv_freq.assign(frequencies.begin(), frequencies.end());
   check_finite(config, *table);
   return table;

@@ -328,5 +328,135 @@ TEST(FamilyDefaults, NemotronHBoundsItsStepFromBelow) {
   EXPECT_TRUE(std::isinf(limits(both).dt_max));
 }
 
+json without(std::initializer_list<const char*> keys, json extra = {}) {
+  json config = extra.is_null() ? with(json::object()) : with(extra);
+  for (const char* key : keys) {
+    config.erase(key);
+  }
+  return config;
+}
+
+// rms_norm_eps of the classes.
+TEST(FamilyDefaults, EpsOfTheNorms) {
+  const std::vector<std::pair<const char*, float>> expected = {
+      {"llama", 1e-6f},      {"mistral", 1e-6f},
+      {"ministral3", 1e-5f}, {"qwen2", 1e-6f},
+      {"qwen2_vl", 1e-6f},   {"qwen3", 1e-6f},
+      {"gemma", 1e-6f},      {"gemma2", 1e-6f},
+      {"phi3", 1e-5f},       {"arcee", 1e-5f},
+      {"bitnet", 1e-5f},     {"ernie4_5", 1e-5f},
+      {"exaone4", 1e-5f},    {"glm", 1.5625e-7f},
+      {"granite", 1e-6f},    {"hunyuan_v1_dense", 1e-5f},
+      {"olmo2", 1e-5f},      {"olmo3", 1e-5f},
+      {"seed_oss", 1e-6f},   {"smollm3", 1e-6f}};
+  for (const auto& [family, eps] : expected) {
+    EXPECT_EQ(
+        spec_of(family, without({"rms_norm_eps"})).blocks[0].norm.eps, eps)
+        << family;
+  }
+  EXPECT_EQ(
+      spec_of("starcoder2", without({"rms_norm_eps"})).blocks[0].norm.eps,
+      1e-5f);
+}
+
+// num_key_value_heads and head_dim of the classes.
+TEST(FamilyDefaults, HeadsThatTheConfigLeavesOut) {
+  auto heads = [](const char* family) {
+    return spec_of(family, without({"num_key_value_heads", "head_dim"}))
+        .blocks[0]
+        .attention.heads;
+  };
+  for (const char* family : {"glm", "glm4", "ernie4_5"}) {
+    EXPECT_EQ(heads(family).key_value, 2) << family;
+    EXPECT_EQ(heads(family).dim, 128) << family;
+  }
+  EXPECT_EQ(heads("starcoder2").key_value, 2);
+  EXPECT_EQ(heads("gemma").dim, 256);
+  EXPECT_EQ(heads("qwen3").dim, 128);
+  EXPECT_EQ(heads("llama").dim, 8);  // hidden_size over the heads
+  EXPECT_EQ(heads("llama").key_value, 4);
+}
+
+// Ministral3Config and Gemma4TextConfig fill in their settings for a null too.
+TEST(FamilyDefaults, NullSettingsOfTheRotationAreTheClasss) {
+  auto frequencies = [](const char* family, json config) {
+    return spec_of(family, config).blocks[0].attention.rope->inv_freq;
+  };
+  for (const char* family : {"ministral3", "gemma4"}) {
+    EXPECT_EQ(
+        frequencies(family, with({{"rope_parameters", nullptr}})),
+        frequencies(family, with(json::object())))
+        << family;
+  }
+}
+
+// Where attention_bias gives the output projection none, or nothing at all.
+TEST(FamilyDefaults, BiasesOfTheAttention) {
+  json biased = {{"attention_bias", true}};
+  EXPECT_EQ(
+      spec_of("helium", with(biased)).blocks[0].attention.bias,
+      AttentionBias::qkv);
+  EXPECT_EQ(
+      spec_of("llama", with(biased)).blocks[0].attention.bias,
+      AttentionBias::all);
+  const std::initializer_list<const char*> solar = {
+      "n_routed_experts",
+      "n_shared_experts",
+      "num_experts_per_tok",
+      "moe_intermediate_size"};
+  DecoderSpec spec = spec_of("solar_open", experts(solar, biased));
+  EXPECT_EQ(spec.blocks[0].attention.bias, AttentionBias::qkv);
+  EXPECT_EQ(
+      spec_of("apertus", with({{"hidden_act", "relu"}, {"mlp_bias", true}}))
+          .blocks[0]
+          .mlp.bias,
+      MlpBias::none);
+  // SolarOpen's layers are all mixtures.
+  spec = spec_of("solar_open", experts(solar, {{"first_k_dense_replace", 2}}));
+  EXPECT_TRUE(spec.blocks[0].moe);
+}
+
+// transformers/activations.py
+TEST(FamilyDefaults, ReadsTheNamesOfActivations) {
+  const std::vector<std::pair<const char*, Activation>> names = {
+      {"swish", Activation::silu},
+      {"gelu_python", Activation::gelu},
+      {"gelu_new", Activation::gelu_tanh},
+      {"gelu_accurate", Activation::gelu_tanh},
+      {"relu2", Activation::relu_squared},
+      {"tanh", Activation::tanh},
+      {"sigmoid", Activation::sigmoid},
+      {"linear", Activation::none}};
+  for (const auto& [name, activation] : names) {
+    EXPECT_EQ(
+        spec_of("llama", with({{"hidden_act", name}})).blocks[0].mlp.activation,
+        activation)
+        << name;
+  }
+}
+
+// Qwen3MoeConfig.attribute_map: its saved files have num_local_experts.
+TEST(FamilyDefaults, Qwen3MoeCountsLocalExperts) {
+  for (const char* key : {"num_experts", "num_local_experts"}) {
+    DecoderSpec spec = spec_of(
+        "qwen3_moe",
+        experts({key, "num_experts_per_tok", "moe_intermediate_size"}));
+    EXPECT_EQ(spec.blocks[0].moe->experts, 4) << key;
+  }
+}
+
+// OlmoHybridConfig.__post_init__
+TEST(FamilyDefaults, OlmoHybridSizesItsDeltaLayersByTheHeads) {
+  DecoderSpec spec = spec_of("olmo_hybrid", with({{"num_hidden_layers", 3}}));
+  const auto& delta =
+      dynamic_cast<const GatedDeltaSpec&>(*spec.blocks[0].mixer);
+  EXPECT_EQ(delta.heads.key_heads, 4);
+  EXPECT_EQ(delta.heads.value_heads, 4);
+  EXPECT_EQ(delta.heads.key_dim, 6);
+  EXPECT_EQ(delta.heads.value_dim, 12);
+  EXPECT_NE(spec.blocks[1].mixer, nullptr);
+  EXPECT_EQ(spec.blocks[2].mixer, nullptr);  // the last sees everything
+}
+
 }  // namespace
 }  // namespace mlxcel

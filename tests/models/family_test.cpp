@@ -187,7 +187,8 @@ TEST(Family, RefusesWhatGivesNoModel) {
       refusal("llama", with({{"hidden_act", "swishy"}})),
       "config.json: hidden_act \"swishy\" is not known: the MLPs cannot be "
       "computed without their activation\n  known: silu, swish, gelu, "
-      "gelu_python, gelu_pytorch_tanh, gelu_new, gelu_fast, relu, relu2");
+      "gelu_python, gelu_pytorch_tanh, gelu_new, gelu_fast, "
+      "gelu_python_tanh, gelu_accurate, relu, relu2, tanh, sigmoid, linear");
   EXPECT_THAT(
       refusal("llama", with({{"num_key_value_heads", 3}})),
       ::testing::HasSubstr("no multiple of num_key_value_heads"));

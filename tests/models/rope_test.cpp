@@ -192,6 +192,33 @@ TEST(Rope, LongropeHasTwoTables) {
   }
 }
 
+// NanoChat turns the other way round, scaled or not.
+TEST(Rope, BackwardsTurnsEveryTableTheOtherWay) {
+  for (const json& scaling : std::vector<json>{
+           nullptr,
+           {{"rope_type", "linear"}, {"factor", 2.0}},
+           {{"rope_type", "longrope"},
+            {"short_factor", {1.0, 1.1, 1.3, 1.6}},
+            {"long_factor", {1.2, 1.5, 2.0, 3.0}}}}) {
+    Config config(
+        {{"rope_theta", 7000.0},
+         {"max_position_embeddings", 128},
+         {"original_max_position_embeddings", 16},
+         {"rope_scaling", scaling}},
+        "config.json");
+    auto forwards = rope_table(config, 8);
+    auto table = rope_table(config, 8, {.backwards = true});
+    for (auto frequencies : {&RopeTable::inv_freq, &RopeTable::long_inv_freq}) {
+      ASSERT_EQ(
+          ((*table).*frequencies).size(), ((*forwards).*frequencies).size());
+      for (size_t i = 0; i < ((*table).*frequencies).size(); ++i) {
+        EXPECT_EQ(((*table).*frequencies)[i], -((*forwards).*frequencies)[i])
+            << scaling << i;
+      }
+    }
+  }
+}
+
 TEST(Rope, RefusesWhatItCannotFollow) {
   EXPECT_THAT(
       refusal({{"rope_scaling", {{"rope_type", "spiral"}}}}),

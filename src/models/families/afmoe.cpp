@@ -87,6 +87,7 @@ const Family afmoe = {
     .model_types = {"afmoe"},
     .architectures = {"AfmoeForCausalLM"},
     .decoder = afmoe_decoder,
+    .defaults = {{"moe_intermediate_size", 1408}},
     .names = hf_decoder_names(afmoe_names()),
     .features =
         {"attention_bias", "sliding_window", "layer_types", "num_experts"},

@@ -29,8 +29,7 @@ DecoderSpec apertus_decoder(const Config& given) {
   block.mlp = {
       .intermediate_size = config.get<int>("intermediate_size"),
       .activation = Activation::xielu,
-      .kind = MlpKind::plain,
-      .bias = config.get_or("mlp_bias", false) ? MlpBias::all : MlpBias::none};
+      .kind = MlpKind::plain};  // without biases, whatever mlp_bias says
   constexpr const char* kXielu = "xielu";
   if (config.get_or<std::string>("hidden_act", kXielu) != kXielu) {
     block.mlp.activation = activation_from_name(config, "hidden_act", kXielu);

@@ -25,6 +25,7 @@ const Family arcee = {
     .model_types = {"arcee"},
     .architectures = {"ArceeForCausalLM"},
     .decoder = arcee_decoder,
+    .defaults = {{"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(),
     .features = {"attention_bias", "mlp_bias"},
 };

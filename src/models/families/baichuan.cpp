@@ -31,6 +31,7 @@ const Family baichuan = {
     .model_types = {"baichuan"},
     .architectures = {"BaiChuanForCausalLM", "BaichuanForCausalLM"},
     .decoder = baichuan_decoder,
+    .defaults = {{"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names({split_rows(
         "layers.{l}.self_attn.W_pack",
         {"layers.{l}.attention.q",

@@ -24,6 +24,7 @@ const Family bitnet = {
     .model_types = {"bitnet"},
     .architectures = {"BitNetForCausalLM"},
     .decoder = bitnet_decoder,
+    .defaults = {{"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(
         {{"layers.{l}.self_attn.attn_sub_norm",
           {"layers.{l}.attention.inner_norm"}},

@@ -14,6 +14,7 @@ namespace {
 MoeSpec deepseek_v2_moe(const Config& config) {
   MoeSpec moe = deepseek_moe(config);
   moe.routing.shares = Shares::as_scored;
+  moe.shared.bias = gated_mlp(config).bias;
   if (config.get_or<std::string>("topk_method", "greedy") != "greedy") {
     require_value(config, "topk_method", "group_limited_greedy");
     moe.routing.groups.count = config.get<int>("n_group");
@@ -47,6 +48,7 @@ const Family deepseek_v2 = deepseek2_family({
     .model_types = {"deepseek_v2"},
     .architectures = {"DeepseekV2ForCausalLM"},
     .decoder = deepseek_v2_decoder,
+    .features = {"mlp_bias"},
 });
 
 }  // namespace mlxcel

@@ -3,6 +3,8 @@
 #include "models/config_reading_moe.h"
 #include "models/families/families.h"
 
+#include <string>
+
 namespace mlxcel {
 
 namespace {
@@ -21,6 +23,17 @@ DecoderSpec dots1_decoder(const Config& given) {
   return decoder;
 }
 
+// An MLX conversion stacks the experts under the publisher's names.
+std::vector<NameRule> dots1_names() {
+  std::vector<NameRule> names = deepseek_moe_names();
+  for (const std::string part : {"gate", "up", "down"}) {
+    names.push_back(stack_experts(
+        cat("layers.{l}.mlp.experts.", part, "_proj"),
+        cat("layers.{l}.moe.experts.{e}.", part)));
+  }
+  return names;
+}
+
 }  // namespace
 
 const Family dots1 = {
@@ -29,7 +42,8 @@ const Family dots1 = {
     .model_types = {"dots1"},
     .architectures = {"Dots1ForCausalLM"},
     .decoder = dots1_decoder,
-    .names = hf_decoder_names(deepseek_moe_names()),
+    .defaults = {{"moe_intermediate_size", 1408}, {"rms_norm_eps", 1e-6}},
+    .names = hf_decoder_names(dots1_names()),
     .features =
         {"attention_bias", "n_routed_experts", "sliding_window", "layer_types"},
 };

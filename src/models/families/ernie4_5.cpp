@@ -23,6 +23,7 @@ const Family ernie4_5 = {
     .model_types = {"ernie4_5"},
     .architectures = {"Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"},
     .decoder = ernie4_5_decoder,
+    .defaults = {{"num_key_value_heads", 2}, {"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(),
     .features = {"use_bias"},
 };

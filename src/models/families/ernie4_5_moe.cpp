@@ -18,6 +18,9 @@ DecoderSpec ernie4_5_moe_decoder(const Config& published) {
   BlockSpec block = gated_block(config, {.theta = 500000, .interleaved = true});
   bias_everywhere(config, "use_bias", block);
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
+  if (config.get_or("use_bias", false)) {
+    decoder.extras.head.bias = HeadBias::stored;
+  }
   MoeSpec moe = deepseek_moe(config);
   moe.routing.scale = 1;  // the published class reads no such factor
   moe.routing.shares = Shares::renormalized;
@@ -53,6 +56,11 @@ const Family ernie4_5_moe = {
     .model_types = {"ernie4_5_moe"},
     .architectures = {"Ernie4_5_MoeForCausalLM"},
     .decoder = ernie4_5_moe_decoder,
+    .defaults =
+        {{"moe_intermediate_size", 1536},
+         {"moe_num_experts", 64},
+         {"moe_num_shared_experts", 2},
+         {"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(ernie4_5_moe_names()),
     .features = {"use_bias"},
     .dropped = {"model.mtp_*"},

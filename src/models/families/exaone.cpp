@@ -43,6 +43,7 @@ const Family exaone = {
     .model_types = {"exaone"},
     .architectures = {"ExaoneForCausalLM"},
     .decoder = exaone_decoder,
+    .defaults = {{"rms_norm_eps", 1e-5}},
     .names = exaone_names(),
     .features = {"attention_bias", "mlp_bias"},
     .dropped = {"*.rotary.inv_freq", "*.rotary_emb.inv_freq"},

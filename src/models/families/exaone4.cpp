@@ -25,6 +25,7 @@ const Family exaone4 = {
     .model_types = {"exaone4"},
     .architectures = {"Exaone4ForCausalLM"},
     .decoder = exaone4_decoder,
+    .defaults = {{"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names({
         {"layers.{l}.post_attention_layernorm",
          {"layers.{l}.attention_post_norm"}},

@@ -43,6 +43,11 @@ const Family exaone_moe = {
     .model_types = {"exaone_moe"},
     .architectures = {"ExaoneMoeForCausalLM"},
     .decoder = exaone_moe_decoder,
+    .defaults =
+        {{"moe_intermediate_size", 1024},
+         {"num_experts", 64},
+         {"num_shared_experts", 1},
+         {"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(deepseek_moe_names()),
     .features =
         {"attention_bias", "num_experts", "sliding_window", "layer_types"},

@@ -65,6 +65,12 @@ const Family falcon_h1 = {
     .model_types = {"falcon_h1"},
     .architectures = {"FalconH1ForCausalLM"},
     .decoder = falcon_h1_decoder,
+    .defaults =
+        {{"mamba_d_conv", 4},
+         {"mamba_d_head", 8},
+         {"mamba_d_state", 256},
+         {"mamba_n_groups", 1},
+         {"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(join(
         {{{"final_layernorm", {"final_norm"}},
           {"layers.{l}.pre_ff_layernorm", {"layers.{l}.mlp_norm"}},

@@ -25,6 +25,7 @@ const Family gemma = {
     .model_types = {"gemma"},
     .architectures = {"GemmaForCausalLM"},
     .decoder = gemma_decoder,
+    .defaults = {{"head_dim", 256}, {"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(),
     .features = {"attention_bias"},
     .dropped = {"*.rotary_emb.inv_freq"},

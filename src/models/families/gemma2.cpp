@@ -24,6 +24,11 @@ const Family gemma2 = {
     .model_types = {"gemma2"},
     .architectures = {"Gemma2ForCausalLM"},
     .decoder = gemma2_decoder,
+    .defaults =
+        {{"head_dim", 256},
+         {"query_pre_attn_scalar", 256},
+         {"rms_norm_eps", 1e-6},
+         {"sliding_window", 4096}},
     .names = hf_decoder_names(gemma_norm_names()),
     .features =
         {"attention_bias",

@@ -19,6 +19,10 @@ const Family glm = {
     .model_types = {"glm"},
     .architectures = {"GlmForCausalLM"},
     .decoder = glm_decoder,
+    .defaults =
+        {{"head_dim", 128},
+         {"num_key_value_heads", 2},
+         {"rms_norm_eps", 1.5625e-7}},
     .names = hf_decoder_names({fused_gate_up("layers.{l}.mlp.gate_up_proj")}),
     .features = {"partial_rotary_factor", "attention_bias"},
     .dropped = {"*.rotary_emb.inv_freq"},

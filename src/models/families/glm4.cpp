@@ -20,6 +20,10 @@ const Family glm4 = {
     .model_types = {"glm4"},
     .architectures = {"Glm4ForCausalLM"},
     .decoder = glm4_decoder,
+    .defaults =
+        {{"head_dim", 128},
+         {"num_key_value_heads", 2},
+         {"rms_norm_eps", 1.5625e-7}},
     .names = hf_decoder_names({
         {"layers.{l}.post_self_attn_layernorm",
          {"layers.{l}.attention_post_norm"}},

@@ -23,6 +23,13 @@ const Family glm4_moe = {
     .model_types = {"glm4_moe"},
     .architectures = {"Glm4MoeForCausalLM"},
     .decoder = glm4_moe_decoder,
+    .defaults =
+        {{"first_k_dense_replace", 1},
+         {"moe_intermediate_size", 1408},
+         {"n_routed_experts", 128},
+         {"n_shared_experts", 1},
+         {"num_experts_per_tok", 8},
+         {"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(deepseek_moe_names()),
     .features =
         {"partial_rotary_factor",

@@ -49,7 +49,7 @@ FamilyNames gptj_names() {
       {"h.{l}.mlp.fc_out", {"layers.{l}.mlp.down"}},
       {"ln_f", {"final_norm"}},
   });
-  names.spellings = {{"transformer.", ""}};
+  names.spellings = {{"transformer.", ""}, {"model.", ""}};
   return names;
 }
 

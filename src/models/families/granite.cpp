@@ -22,6 +22,7 @@ const Family granite = {
     .model_types = {"granite"},
     .architectures = {"GraniteForCausalLM"},
     .decoder = granite_decoder,
+    .defaults = {{"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(),
     .features = granite_features({"mlp_bias"}),
     .dropped = {"*.rotary_emb.inv_freq"},

@@ -23,6 +23,10 @@ const Family granitemoe = {
     .model_types = {"granitemoe"},
     .architectures = {"GraniteMoeForCausalLM"},
     .decoder = granitemoe_decoder,
+    .defaults =
+        {{"num_experts_per_tok", 2},
+         {"num_local_experts", 8},
+         {"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(granite_moe_names()),
     .features = granite_features({"num_local_experts"}),
 };

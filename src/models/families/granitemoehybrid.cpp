@@ -92,6 +92,10 @@ const Family granitemoehybrid = {
     .model_types = {"granitemoehybrid"},
     .architectures = {"GraniteMoeHybridForCausalLM"},
     .decoder = granitemoehybrid_decoder,
+    .defaults =
+        {{"num_experts_per_tok", 2},
+         {"num_local_experts", 8},
+         {"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(granitemoehybrid_names()),
     .features = granite_features(
         {"num_local_experts", "position_embedding_type", "layer_types"}),

@@ -9,10 +9,10 @@ namespace {
 DecoderSpec helium_decoder(const Config& config) {
   Config filled =
       with_defaults(config, {{"head_dim", 128}, {"rms_norm_eps", 1e-8}});
-  return uniform_decoder(
-      filled,
-      gated_block(filled, {.theta = 100000, .interleaved = true}),
-      HeadKind::own);
+  BlockSpec block = gated_block(filled, {.theta = 100000, .interleaved = true});
+  block.attention.bias =
+      attention_bias(filled.get_or("attention_bias", false), false);
+  return uniform_decoder(filled, block, HeadKind::own);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ const Family hunyuan_v1_dense = {
     .model_types = {"hunyuan_v1_dense"},
     .architectures = {"HunYuanDenseV1ForCausalLM"},
     .decoder = hunyuan_v1_dense_decoder,
+    .defaults = {{"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names({
         {"layers.{l}.self_attn.query_layernorm",
          {"layers.{l}.attention.q_norm"}},

@@ -45,6 +45,7 @@ const Family hunyuan_v1_moe = {
     .model_types = {"hunyuan_v1_moe"},
     .architectures = {"HunYuanMoEV1ForCausalLM"},
     .decoder = hunyuan_v1_moe_decoder,
+    .defaults = {{"moe_topk", 1}, {"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(hunyuan_moe_names()),
     .features = {"attention_bias", "use_qk_norm", "num_experts"},
 };

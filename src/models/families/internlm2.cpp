@@ -10,7 +10,7 @@ namespace {
 DecoderSpec internlm2_decoder(const Config& config) {
   BlockSpec block = gated_block(config);
   block.attention.bias =
-      config.get_or("bias", true) ? AttentionBias::all : AttentionBias::none;
+      is_set(config, "bias", true) ? AttentionBias::all : AttentionBias::none;
   return uniform_decoder(config, block, HeadKind::own);
 }
 

@@ -23,6 +23,7 @@ const Family internlm3 = {
     .model_types = {"internlm3"},
     .architectures = {"InternLM3ForCausalLM"},
     .decoder = internlm3_decoder,
+    .defaults = {{"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(),
     .features = {"bias"},
     .dropped = {"*.rotary_emb.inv_freq"},

@@ -68,6 +68,7 @@ const Family jamba = {
     .model_types = {"jamba"},
     .architectures = {"JambaForCausalLM"},
     .decoder = jamba_decoder,
+    .defaults = {{"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(join(
         {jamba_mlp_names(),
          moe_names("layers.{l}.feed_forward"),

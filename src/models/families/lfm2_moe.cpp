@@ -58,6 +58,10 @@ const Family lfm2_moe = {
     .model_types = {"lfm2_moe"},
     .architectures = {"Lfm2MoeForCausalLM"},
     .decoder = lfm2_moe_decoder,
+    .defaults =
+        {{"moe_intermediate_size", 1792},
+         {"num_experts", 32},
+         {"num_experts_per_tok", 4}},
     .names = hf_decoder_names(lfm2_moe_names()),
     .features = {"num_experts", "layer_types"},
 };

@@ -20,6 +20,7 @@ const Family llama = {
     .weight_route = WeightRoute::llama_family,
     .embed_pairs = EmbedPairs::when_tied,
     .decoder = llama_decoder,
+    .defaults = {{"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(),
     .features = {"attention_bias", "mlp_bias"},
     .dropped = {"*.rotary_emb.inv_freq"},

@@ -31,6 +31,7 @@ const Family mamba2 = {
     .model_types = {"mamba2"},
     .architectures = {"Mamba2ForCausalLM"},
     .decoder = mamba2_decoder,
+    .defaults = {{"conv_kernel", 4}, {"n_groups", 8}, {"state_size", 128}},
     .names = backbone_names(state_space_names("layers.{l}.mixer")),
     .features = {"use_bias"},
 };

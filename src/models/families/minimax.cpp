@@ -86,6 +86,7 @@ const Family minimax = {
     .model_types = {"minimax"},
     .architectures = {"MiniMaxForCausalLM"},
     .decoder = minimax_decoder,
+    .defaults = {{"num_local_experts", 8}, {"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(minimax_names()),
     .features = {"num_local_experts", "layer_types", "sliding_window"},
     .dropped =

@@ -38,6 +38,8 @@ const Family minimax_m2 = {
     .model_types = {"minimax_m2"},
     .architectures = {"MiniMaxM2ForCausalLM"},
     .decoder = minimax_m2_decoder,
+    .defaults =
+        {{"head_dim", 128}, {"num_local_experts", 256}, {"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(minimax_m2_names()),
     .features = {"partial_rotary_factor", "use_qk_norm", "num_local_experts"},
     .dropped = {"model.mtp.*", "mtp.*"},

@@ -41,6 +41,7 @@ const Family ministral3 = {
     .model_types = {"ministral3"},
     .architectures = {"Ministral3ForCausalLM"},
     .decoder = ministral3_decoder,
+    .defaults = {{"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(),
     .features = {"sliding_window", "layer_types"},
     .dropped = {"*.rotary_emb.inv_freq", "*.activation_scale"},

@@ -25,6 +25,7 @@ const Family mistral = {
     .weight_route = WeightRoute::llama_family,
     .embed_pairs = EmbedPairs::when_tied,
     .decoder = mistral_decoder,
+    .defaults = {{"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(),
     .features = {"attention_bias", "sliding_window", "layer_types"},
     .dropped = {"*.rotary_emb.inv_freq"},

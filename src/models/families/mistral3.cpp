@@ -11,7 +11,7 @@ DecoderSpec mistral3_decoder(const Config& config) {
   std::optional<Config> text = config.find_sub("text_config");
   bool ministral =
       text && text->get_or<std::string>("model_type", "") == "ministral3";
-  return (ministral ? ministral3 : mistral).decoder(config);
+  return unchecked_spec(ministral ? ministral3 : mistral, config);
 }
 
 }  // namespace

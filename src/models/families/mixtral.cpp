@@ -23,6 +23,10 @@ const Family mixtral = {
     .model_types = {"mixtral"},
     .architectures = {"MixtralForCausalLM"},
     .decoder = mixtral_decoder,
+    .defaults =
+        {{"num_experts_per_tok", 2},
+         {"num_local_experts", 8},
+         {"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(
         moe_names("layers.{l}.block_sparse_moe", {"w1", "w3", "w2"})),
     .features = {"sliding_window", "num_local_experts"},

@@ -39,6 +39,7 @@ DecoderSpec nemotron_h_decoder(const Config& given) {
           "relu2",
           bias ? MlpBias::all : MlpBias::none)};
   parts.attention.rope = nullptr;
+  parts.attention.bias = AttentionBias::none;  // whatever attention_bias says
   auto mixer = state_space_mixer(
       config,
       {.heads = "mamba_num_heads",
@@ -117,6 +118,16 @@ const Family nemotron_h = {
     .model_types = {"nemotron_h"},
     .architectures = {"NemotronHForCausalLM"},
     .decoder = nemotron_h_decoder,
+    .defaults =
+        {{"conv_kernel", 4},
+         {"head_dim", 128},
+         {"mamba_head_dim", 64},
+         {"mamba_num_heads", 128},
+         {"moe_intermediate_size", 7688},
+         {"moe_shared_expert_intermediate_size", 7688},
+         {"n_groups", 8},
+         {"num_experts_per_tok", 2},
+         {"ssm_state_size", 128}},
     .names = nemotron_h_names(),
     .features =
         {"partial_rotary_factor",
@@ -125,6 +136,8 @@ const Family nemotron_h = {
          "use_bias",
          "n_routed_experts",
          "moe_latent_size",
+         "sliding_window",  // named in configs, but no layer of the class
+                            // slides
          "layer_types"},
     .dropped = {"mtp.*"},
 };

@@ -19,12 +19,13 @@ int nemotron_nas_width(double multiple, int hidden_size) {
 bool nemotron_nas_half(
     const Config& half,
     const char* role,
+    bool biased,
     std::shared_ptr<const PartSpec>& part) {
   if (half.get_or("no_op", false)) {
     return false;
   }
   if (half.get_or("replace_with_linear", false)) {
-    part = std::make_shared<LinearPart>(role);
+    part = std::make_shared<LinearPart>(role, biased);
   }
   return true;
 }
@@ -36,8 +37,13 @@ void nemotron_nas_layer(
     BlockSpec& block) {
   Config attention = layer.sub("attention");
   Config ffn = layer.sub("ffn");
-  bool attends = nemotron_nas_half(attention, "attention.linear", block.mixer);
-  bool feeds = nemotron_nas_half(ffn, "mlp.linear", block.feed_forward);
+  bool attends = nemotron_nas_half(
+      attention,
+      "attention.linear",
+      block.attention.bias != AttentionBias::none,
+      block.mixer);
+  bool feeds = nemotron_nas_half(
+      ffn, "mlp.linear", block.mlp.bias != MlpBias::none, block.feed_forward);
   if (!attends && !feeds) {
     throw ConfigError(
         cat(config.file(), ": a layer of block_configs has neither half"),

@@ -22,6 +22,7 @@ const Family olmo2 = {
     .model_types = {"olmo2"},
     .architectures = {"Olmo2ForCausalLM"},
     .decoder = olmo2_decoder,
+    .defaults = {{"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names({
         {"layers.{l}.post_attention_layernorm",
          {"layers.{l}.attention_post_norm"}},

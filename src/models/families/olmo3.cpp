@@ -25,6 +25,7 @@ const Family olmo3 = {
     .model_types = {"olmo3"},
     .architectures = {"Olmo3ForCausalLM"},
     .decoder = olmo3_decoder,
+    .defaults = {{"rms_norm_eps", 1e-5}, {"sliding_window", 4096}},
     .names = hf_decoder_names({
         {"layers.{l}.post_attention_layernorm",
          {"layers.{l}.attention_post_norm"}},

@@ -1,7 +1,10 @@
 // OLMo Hybrid: gated delta layers with norms before their halves, and attention
 // layers with norms after them.
+#include "models/config_reading_layers.h"
 #include "models/config_reading_recurrent.h"
 #include "models/families/families.h"
+
+#include <algorithm>
 
 namespace mlxcel {
 
@@ -18,7 +21,34 @@ bool without_positions(const Config& config) {
                                                      : is_null(config);
 }
 
-DecoderSpec olmo_hybrid_decoder(const Config& config) {
+// The class sizes the delta layers by the attention heads, and makes sure of
+// one layer that sees everything.
+Config olmo_hybrid_config(const Config& config) {
+  nlohmann::json missing = nlohmann::json::object();
+  auto fill = [&](const char* key, auto value) {
+    if (!config.has(key)) {
+      missing[key] = value;
+    }
+    return config.get_or(key, value);
+  };
+  int heads = positive_size(config, "num_attention_heads");
+  int key_heads = fill("linear_num_key_heads", heads);
+  fill("linear_num_value_heads", heads);
+  int64_t hidden = positive_size(config, "hidden_size");
+  int key_dim = fill(
+      "linear_key_head_dim", int(hidden * 3 / (4 * std::max(1, key_heads))));
+  fill("linear_value_head_dim", 2 * key_dim);
+  int layers = config.get<int>("num_hidden_layers");
+  if (!config.has("layer_types") && layers > 0 && layers < 4) {
+    std::vector<std::string> types(size_t(layers), "linear_attention");
+    types.back() = "full_attention";
+    missing["layer_types"] = types;
+  }
+  return with_values(config, missing);
+}
+
+DecoderSpec olmo_hybrid_decoder(const Config& given) {
+  Config config = olmo_hybrid_config(given);
   BlockSpec block{
       .norms = NormPlacement::post,
       .norm = rms_norm(config),
@@ -75,6 +105,7 @@ const Family olmo_hybrid = {
     .model_types = {"olmo_hybrid"},
     .architectures = {"OlmoHybridForCausalLM"},
     .decoder = olmo_hybrid_decoder,
+    .defaults = {{"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(join(
         {olmo_hybrid_names(), gated_delta_names("layers.{l}.linear_attn")})),
     .features = {"attention_bias", "layer_types"},

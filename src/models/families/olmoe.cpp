@@ -22,6 +22,7 @@ const Family olmoe = {
     .model_types = {"olmoe"},
     .architectures = {"OlmoeForCausalLM"},
     .decoder = olmoe_decoder,
+    .defaults = {{"num_experts", 64}, {"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(moe_names("layers.{l}.mlp")),
     .features = {"attention_bias", "num_experts", "clip_qkv"},
 };

@@ -22,6 +22,7 @@ const Family phi3 = {
     .model_types = {"phi3"},
     .architectures = {"Phi3ForCausalLM"},
     .decoder = phi3_decoder,
+    .defaults = {{"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names({
         split_rows(
             "layers.{l}.self_attn.qkv_proj",

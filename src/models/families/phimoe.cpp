@@ -57,6 +57,7 @@ const Family phimoe = {
     .model_types = {"phimoe"},
     .architectures = {"PhiMoEForCausalLM", "PhimoeForCausalLM"},
     .decoder = phimoe_decoder,
+    .defaults = {{"num_local_experts", 16}},
     .names = hf_decoder_names(moe_names(
         "layers.{l}.block_sparse_moe",
         {.gate = "w1", .up = "w3", .down = "w2"})),

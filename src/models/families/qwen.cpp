@@ -15,10 +15,12 @@ DecoderSpec qwen_decoder(const Config& published) {
   BlockSpec block = gated_block(config);
   // The published size counts gate and up together.
   block.mlp.intermediate_size /= 2;
-  bool biases = !config.get_or("no_bias", true);
+  bool biases = !is_set(config, "no_bias", true);
   block.attention.bias = biases ? AttentionBias::all : AttentionBias::qkv;
   block.mlp.bias = biases ? MlpBias::all : MlpBias::none;
-  return uniform_decoder(config, block, HeadKind::own);
+  DecoderSpec decoder = uniform_decoder(config, block, HeadKind::own);
+  decoder.extras.head.bias = biases ? HeadBias::stored : HeadBias::none;
+  return decoder;
 }
 
 FamilyNames qwen_names() {
@@ -49,6 +51,7 @@ const Family qwen = {
     .model_types = {"qwen"},
     .architectures = {"QWenLMHeadModel"},
     .decoder = qwen_decoder,
+    .defaults = {{"layer_norm_epsilon", 1e-6}},
     .names = qwen_names(),
     .dropped = {"*.rotary_emb.inv_freq"},
 };

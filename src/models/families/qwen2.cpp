@@ -24,6 +24,7 @@ const Family qwen2 = {
     .architectures = {"Qwen2ForCausalLM"},
     .embed_pairs = EmbedPairs::when_tied,
     .decoder = qwen2_decoder,
+    .defaults = {{"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(),
     .features = {"attention_bias", "sliding_window", "layer_types"},
     .dropped = {"*.rotary_emb.inv_freq"},

@@ -43,6 +43,12 @@ const Family qwen2_moe = {
     .model_types = {"qwen2_moe"},
     .architectures = {"Qwen2MoeForCausalLM"},
     .decoder = qwen2_moe_decoder,
+    .defaults =
+        {{"moe_intermediate_size", 1408},
+         {"num_experts", 60},
+         {"num_experts_per_tok", 4},
+         {"rms_norm_eps", 1e-6},
+         {"shared_expert_intermediate_size", 5632}},
     .names = hf_decoder_names(qwen2_moe_names()),
     .features = {"sliding_window", "layer_types", "num_experts"},
     .dropped = {"*.rotary_emb.inv_freq"},

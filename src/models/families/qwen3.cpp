@@ -24,6 +24,7 @@ const Family qwen3 = {
     .architectures = {"Qwen3ForCausalLM"},
     .embed_pairs = EmbedPairs::when_tied,
     .decoder = qwen3_decoder,
+    .defaults = {{"head_dim", 128}, {"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(),
     .features = {"attention_bias", "sliding_window", "layer_types"},
 };

@@ -21,6 +21,12 @@ const Family qwen3_5 = {
     .architectures = {"Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"},
     .vision_type = "Qwen35VLM",
     .decoder = qwen3_5_decoder,
+    .defaults =
+        {{"head_dim", 256},
+         {"linear_key_head_dim", 128},
+         {"linear_num_value_heads", 32},
+         {"linear_value_head_dim", 128},
+         {"rms_norm_eps", 1e-6}},
     .names = qwen3_5_names(),
     .features = {"partial_rotary_factor", "attention_bias", "layer_types"},
     .dropped = {"mtp.*", "*.mtp.*"},

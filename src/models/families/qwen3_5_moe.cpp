@@ -49,6 +49,16 @@ const Family qwen3_5_moe = {
         {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"},
     .vision_type = "Qwen35MoeVLM",
     .decoder = qwen3_5_moe_decoder,
+    .defaults =
+        {{"head_dim", 256},
+         {"linear_key_head_dim", 128},
+         {"linear_num_value_heads", 32},
+         {"linear_value_head_dim", 128},
+         {"moe_intermediate_size", 512},
+         {"num_experts", 256},
+         {"num_key_value_heads", 2},
+         {"rms_norm_eps", 1e-6},
+         {"shared_expert_intermediate_size", 512}},
     .names = qwen3_5_moe_names(),
     .features =
         {"partial_rotary_factor",

@@ -29,6 +29,16 @@ const Family qwen3_next = {
     .model_types = {"qwen3_next"},
     .architectures = {"Qwen3NextForCausalLM"},
     .decoder = qwen3_next_decoder,
+    .defaults =
+        {{"head_dim", 256},
+         {"linear_key_head_dim", 128},
+         {"linear_num_value_heads", 32},
+         {"linear_value_head_dim", 128},
+         {"moe_intermediate_size", 512},
+         {"num_experts", 512},
+         {"num_key_value_heads", 2},
+         {"rms_norm_eps", 1e-6},
+         {"shared_expert_intermediate_size", 512}},
     .names = hf_decoder_names(join(
         {qwen3_hybrid_names(),
          moe_names("layers.{l}.mlp"),

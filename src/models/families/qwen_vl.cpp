@@ -24,12 +24,13 @@ Family qwen_vl(
 
 // Called once the text model's own family exists.
 DecoderSpec qwen2_text(const Config& config) {
-  return qwen2.decoder(
+  return unchecked_spec(
+      qwen2,
       with_defaults(config, {{"rope_theta", 1e6}, {"max_window_layers", 80}}));
 }
 
 DecoderSpec qwen3_text(const Config& config) {
-  return qwen3.decoder(with_defaults(config, {{"rope_theta", 5e5}}));
+  return unchecked_spec(qwen3, with_defaults(config, {{"rope_theta", 5e5}}));
 }
 
 }  // namespace

@@ -97,6 +97,7 @@ const Family recurrent_gemma = {
     .model_types = {"recurrent_gemma"},
     .architectures = {"RecurrentGemmaForCausalLM"},
     .decoder = recurrent_gemma_decoder,
+    .defaults = {{"attention_window_size", 2048}, {"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(recurrent_gemma_names()),
     .features = {"partial_rotary_factor", "attention_bias", "layer_types"},
 };

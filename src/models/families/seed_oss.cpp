@@ -23,6 +23,7 @@ const Family seed_oss = {
     .model_types = {"seed_oss"},
     .architectures = {"SeedOssForCausalLM"},
     .decoder = seed_oss_decoder,
+    .defaults = {{"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(),
     .features = {"attention_bias", "mlp_bias"},
 };

@@ -31,6 +31,7 @@ const Family smollm3 = {
     .model_types = {"smollm3"},
     .architectures = {"SmolLM3ForCausalLM"},
     .decoder = smollm3_decoder,
+    .defaults = {{"rms_norm_eps", 1e-6}},
     .names = hf_decoder_names(),
     .features =
         {"attention_bias",

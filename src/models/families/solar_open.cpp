@@ -1,4 +1,5 @@
 // Solar Open: Llama with the routing of DeepSeek 3 in all layers.
+#include "models/config_reading_layers.h"
 #include "models/config_reading_moe.h"
 #include "models/families/families.h"
 
@@ -7,7 +8,12 @@ namespace mlxcel {
 namespace {
 
 DecoderSpec solar_open_decoder(const Config& config) {
-  return deepseek3_decoder(config, gated_block(config, {.theta = 1e6}));
+  BlockSpec block = gated_block(config, {.theta = 1e6});
+  block.attention.bias =
+      attention_bias(config.get_or("attention_bias", false), false);
+  // Every layer mixes, whatever first_k_dense_replace says.
+  return deepseek3_decoder(
+      with_values(config, {{"first_k_dense_replace", 0}}), block);
 }
 
 }  // namespace
@@ -18,6 +24,12 @@ const Family solar_open = {
     .model_types = {"solar_open"},
     .architectures = {"SolarOpenForCausalLM"},
     .decoder = solar_open_decoder,
+    .defaults =
+        {{"head_dim", 128},
+         {"moe_intermediate_size", 1280},
+         {"n_routed_experts", 128},
+         {"n_shared_experts", 1},
+         {"rms_norm_eps", 1e-5}},
     .names = hf_decoder_names(deepseek_moe_names()),
     .features = {"attention_bias", "use_qk_norm", "n_routed_experts"},
 };

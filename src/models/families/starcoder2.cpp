@@ -33,6 +33,7 @@ const Family starcoder2 = {
     .model_types = {"starcoder2"},
     .architectures = {"Starcoder2ForCausalLM"},
     .decoder = starcoder2_decoder,
+    .defaults = {{"norm_epsilon", 1e-5}, {"num_key_value_heads", 2}},
     .names = hf_decoder_names({
         {"layers.{l}.mlp.c_fc", {"layers.{l}.mlp.up"}},
         {"layers.{l}.mlp.c_proj", {"layers.{l}.mlp.down"}},
