@@ -109,6 +109,7 @@ const Family nemotron_nas = {
     .model_types = {"nemotron-nas"},
     .architectures = {"DeciLMForCausalLM"},
     .decoder = nemotron_nas_decoder,
+    .defaults = {{"rms_norm_eps", 1e-5}, {"rope_theta", 5e5}},  // as mlx-lm
     .names = hf_decoder_names(
         {{"layers.{l}.self_attn.linear", {"layers.{l}.attention.linear"}},
          {"layers.{l}.mlp.linear", {"layers.{l}.mlp.linear"}}}),
