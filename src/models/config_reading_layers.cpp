@@ -184,10 +184,8 @@ void share_across_layers(const Config& config, DecoderSpec& decoder) {
 
 AttentionSpec hunyuan_attention(const Config& config) {
   AttentionSpec attention = grouped_query_attention(config);
-  if (config.get_or("use_qk_norm", true)) {
-    attention.qk_norm = QkNorm::per_head;
-    attention.extras.qk_norm_order = QkNormOrder::after_rope;
-  }
+  attention.qk_norm = QkNorm::per_head;
+  attention.extras.qk_norm_order = QkNormOrder::after_rope;
   return attention;
 }
 

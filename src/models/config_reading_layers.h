@@ -57,7 +57,7 @@ BlockSpec glm_block(const Config& config);
 void share_across_layers(const Config& config, DecoderSpec& decoder);
 
 // Attention of Hunyuan: norms on each head of q and k after the rotation,
-// unless use_qk_norm is false.
+// whatever use_qk_norm says.
 AttentionSpec hunyuan_attention(const Config& config);
 
 }  // namespace mlxcel

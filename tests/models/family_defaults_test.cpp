@@ -416,6 +416,33 @@ TEST(FamilyDefaults, BiasesOfTheAttention) {
   EXPECT_TRUE(spec.blocks[0].moe);
 }
 
+// Switches of published configs that the classes do not read.
+TEST(FamilyDefaults, NormsOfHeadsThatNoSwitchTurnsOff) {
+  json off = {{"use_qk_norm", false}};
+  EXPECT_EQ(
+      spec_of("hunyuan_v1_dense", with(off)).blocks[0].attention.qk_norm,
+      QkNorm::per_head);
+  EXPECT_EQ(
+      spec_of(
+          "minimax_m2",
+          experts({"num_local_experts", "num_experts_per_tok"}, off))
+          .blocks[0]
+          .attention.qk_norm,
+      QkNorm::projection);
+  EXPECT_EQ(
+      spec_of(
+          "solar_open",
+          experts(
+              {"n_routed_experts",
+               "n_shared_experts",
+               "num_experts_per_tok",
+               "moe_intermediate_size"},
+              {{"use_qk_norm", true}}))
+          .blocks[0]
+          .attention.qk_norm,
+      QkNorm::none);
+}
+
 // transformers/activations.py
 TEST(FamilyDefaults, ReadsTheNamesOfActivations) {
   const std::vector<std::pair<const char*, Activation>> names = {

@@ -15,6 +15,9 @@ const Family* hunyuan_variant(const Config& config) {
 DecoderSpec hunyuan_decoder(const Config& config) {
   BlockSpec block = gated_block(config);
   block.attention = hunyuan_attention(config);
+  if (!config.get_or("use_qk_norm", true)) {  // this class alone reads it
+    block.attention.qk_norm = QkNorm::none;
+  }
   DecoderSpec decoder = uniform_decoder(config, block, HeadKind::tied);
   // The published class multiplies by the table, whatever the config says.
   decoder.head = HeadKind::tied;

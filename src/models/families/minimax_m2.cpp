@@ -12,9 +12,7 @@ DecoderSpec minimax_m2_decoder(const Config& config) {
   double dims = config.get_or("rotary_dim", heads.dim);
   BlockSpec block =
       gated_block(config, {.theta = 5e6, .partial = dims / heads.dim});
-  if (config.get_or("use_qk_norm", true)) {
-    block.attention.qk_norm = QkNorm::projection;
-  }
+  block.attention.qk_norm = QkNorm::projection;  // whatever use_qk_norm says
   block.moe = local_experts_moe(config, block.mlp);
   block.moe->routing.scores = RouterScores::sigmoid;
   block.moe->router_bias = RouterBias::selection;

@@ -11,9 +11,11 @@ DecoderSpec solar_open_decoder(const Config& config) {
   BlockSpec block = gated_block(config, {.theta = 1e6});
   block.attention.bias =
       attention_bias(config.get_or("attention_bias", false), false);
-  // Every layer mixes, whatever first_k_dense_replace says.
+  // The class reads neither: every layer mixes, and no head has a norm.
   return deepseek3_decoder(
-      with_values(config, {{"first_k_dense_replace", 0}}), block);
+      with_values(
+          config, {{"first_k_dense_replace", 0}, {"use_qk_norm", false}}),
+      block);
 }
 
 }  // namespace
