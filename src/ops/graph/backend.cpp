@@ -16,6 +16,10 @@ namespace mlxcel::graph {
 
 namespace {
 
+// About eight layers of a transformer. On an H200 an 8B model's step of one
+// token took 5.2 ms with 24, 5.9 with 12 and 6.3 with one start at its end.
+constexpr int kOpsBeforeStart = 24;
+
 class GraphBackend : public Backend {
   // Runs a part of the interface on the right device, and turns MLX's
   // exceptions into ours.
@@ -139,7 +143,7 @@ class GraphBackend : public Backend {
       Fusions fusions{.norm = static_cast<const GraphNorm*>(options.norm)};
       fusions.residual = fused_residual(options);
       mx::array y = multiply(step, value(x), weight, fusions);
-      return context_->wrap(fusions.residual ? y : finish(y, options));
+      return started(fusions.residual ? y : finish(y, options));
     });
   }
 
@@ -152,7 +156,7 @@ class GraphBackend : public Backend {
       Fusions fusions{.norm = static_cast<const GraphNorm*>(options.norm)};
       fusions.residual = fused_residual(options);
       mx::array y = dense_mlp(step, value(x), weights, fusions);
-      return context_->wrap(fusions.residual ? y : finish(y, options));
+      return started(fusions.residual ? y : finish(y, options));
     });
   }
 
@@ -175,7 +179,7 @@ class GraphBackend : public Backend {
         }
         y = mx::add(y, shared);
       }
-      return context_->wrap(finish(y, options));
+      return started(finish(y, options));
     });
   }
 
@@ -333,6 +337,7 @@ class GraphBackend : public Backend {
       // The device starts now; a step without output rows ends here too, so
       // that the graph never spans two steps.
       context_->eval({logits}, false);
+      waiting_ops_ = 0;
       return context_->wrap(logits);
     });
   }
@@ -349,6 +354,16 @@ class GraphBackend : public Backend {
   }
 
  private:
+  // A GPU starts on what the host has built of a step so far, every few layers:
+  // building takes as long as the device's work.
+  Tensor started(const mx::array& y) {
+    if (context_->gpu && ++waiting_ops_ >= kOpsBeforeStart) {
+      waiting_ops_ = 0;
+      mx::async_eval(y);
+    }
+    return context_->wrap(y);
+  }
+
   Plan& plan(const Step& step) {
     if (!plan_ || !plan_->describes(step)) {
       plan_ = std::make_unique<Plan>(step);
@@ -451,6 +466,7 @@ class GraphBackend : public Backend {
 
   std::shared_ptr<Context> context_;
   std::unique_ptr<Plan> plan_;
+  int waiting_ops_ = 0;  // linears, MLPs and mixtures not yet started
 };
 
 }  // namespace

@@ -2,9 +2,9 @@
 // our own, together with what stands around them.
 //
 // MLX 0.32.4's own product is not used there. Seen on an H200: wrong numbers
-// (one of them no number) for groups of 128, and for f32 rows with groups of 32
-// and 64 and 90 rows of the matrix; no answer for 2 bits; and 1.9 TB/s of the
-// device's 4.3 for one row of an 8B model's matrices.
+// (one of them no number) for groups of 128, and in models of f32 rows with
+// groups of 32 and 64 and heads of 90 rows; no answer for 2 bits; and 0.7 to 1
+// of the device's 4.3 TB/s for one row of an 8B model's matrices in 4 bits.
 #pragma once
 
 #include "ops/graph/norm.h"
