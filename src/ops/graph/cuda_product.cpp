@@ -19,13 +19,9 @@ constexpr int kMostRows = 64;
 constexpr int kManyRows = 16384;
 
 // What a kernel is compiled with beside its template arguments.
-enum Feature : unsigned {
-  kBiases = 1,
-  kChosen = 2,
-  kNorm = 4,
-  kResidual = 8,
-  kFeatureSets = 16,
-};
+using Feature = unsigned;
+constexpr Feature kBiases = 1, kChosen = 2, kNorm = 4, kResidual = 8;
+constexpr Feature kFeatureSets = 16;
 
 mx::fast::CustomKernelFunction make_kernel(unsigned features) {
   std::vector<std::string> inputs{"x", "w", "scales"};
