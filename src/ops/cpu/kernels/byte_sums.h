@@ -15,6 +15,7 @@
 // first m of a half block belongs to bytes 0 and 1 of its four units, the
 // second to bytes 2 and 3.
 
+#include "ops/cpu/kernels/row_scale.h"
 #if defined(__AVX512F__)
 #include "ops/cpu/kernels/transpose_eight.h"
 #endif
@@ -22,9 +23,7 @@
 constexpr int kByteOutputs = kStrip;  // of a strip
 constexpr int64_t kByteBlock = 32;
 constexpr int64_t kBlockUnits = kByteBlock / 4, kHalfUnits = kBlockUnits / 2;
-// The largest m. Groups of up to 128 codes of 5 bits fit 32 bits:
-// 128 * 31 * 127 * 4096 < 2^31; and 8 products 16 bits: 8 * 31 * 127 < 2^15.
-constexpr float kMostFactor = 4095;
+// 8 products of codes of up to 5 bits fit 16 bits: 8 * 31 * 127 < 2^15.
 // Stores of whole vectors reach past the last unit.
 constexpr int64_t kByteSlack = 32;
 
@@ -66,17 +65,6 @@ inline float largest_of_row(const float* x, int64_t count) {
   v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0xb1));
   return from_bits(uint32_t(_mm_cvtsi128_si32(v)));
 }
-
-// A row's scale t, and what turns values into multiples of it.
-struct RowScale {
-  explicit RowScale(float top) {
-    constexpr float kSmallest = 1e-30f;  // below it 1 / t might be infinite
-    bool none = top <= kSmallest;
-    scale = none ? 0 : top / (127 * kMostFactor);
-    steps = none ? 0 : kMostFactor / top;
-  }
-  float scale, steps;
-};
 
 // The largest of each eight columns of a block: 128-bit lane l holds, twice
 // each, those of columns 4 l + [0, 4) of words 0 and 1, then of words 2 and 3.

@@ -1,12 +1,14 @@
-// Products of few activation rows with codes of 4 or 8 bits, by integer dots.
+// Products of few activation rows with codes of 4 or 8 bits, by integer dots,
+// and what they have in common with those of more rows (coded_strips.h).
 // Included inside an anonymous namespace, only where there is VNNI.
 //
-// An activation is a 16-bit integer with a scale for each weight group, so that
-// the dot of a group is exact:
-//   y = sum over groups of scale * x_scale * dot + bias * x_sum
-// in f32, in an order that both kernels below keep: groups g = j mod C in
-// turn for each class j, then the classes as (0 + 2) + (1 + 3). C is the number
-// of groups in a vector of codes, at least 2.
+// Activations are integers with scales such that the dot of a weight group is
+// exact; how they are kept and multiplied is the matter of a class for each
+// number of bits, Codes below (coded_nibbles.h, coded_bytes.h):
+//   y = row_scale * sum over groups of scale * x_scale * dot + bias * x_sum
+// in f32, in an order that both kernels keep: groups g = j mod C in turn for
+// each class j, then the classes as (0 + 2) + (1 + 3). C is the number of
+// groups in a vector of codes, at least 2.
 //
 // Few rows: lanes run along the columns of eight outputs, which reads memory as
 // it lies (lane_*). More rows: blocks of 32 outputs are transposed so
@@ -15,13 +17,6 @@
 // number of rows, and no sum crosses lanes (strip_*).
 
 constexpr int kLaneRowsAtOnce = 4;
-constexpr int kLargestActivation = 127 * 256 + 127;  // 256 hi + lo, s8 both
-
-// The most rows of the first kernel (measured): taking 8-bit codes apart costs
-// more for each product, so they are transposed sooner.
-inline int lane_rows(const Matrix& m) {
-  return m.quant.bits == 4 ? 8 : 4;
-}
 
 // Groups g = j mod this many are summed apart.
 inline int64_t group_classes(const Matrix& m) {
@@ -34,46 +29,12 @@ inline void dot_bytes(I& acc, I weights, I x) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(weights), "vm"(x));
 }
 
-// One group of an activation row as integers in f32 lanes, with its scale and
-// the scaled sum of the rounded values: their errors then meet the weight
-// itself, and not scale * code, which is larger.
-struct GroupCodes {
-  F values[128 / kLanes];
-  float scale, sum;
-
-  GroupCodes(const float* x, int64_t group) {
-    F most = f_zero(), total = f_zero();
-    for (int64_t k = 0; k < group / kLanes; ++k) {
-      values[k] = f_load(x + k * kLanes);
-      most = f_max(most, f_abs(values[k]));
-    }
-    float top = f_max_lane(most);
-    F inverse = f_set(top > 0 ? float(kLargestActivation) / top : 0);
-    for (int64_t k = 0; k < group / kLanes; ++k) {
-      values[k] = f_round(f_mul(values[k], inverse));
-      total = f_add(total, values[k]);
-    }
-    scale = top / float(kLargestActivation);
-    sum = scale * _mm512_reduce_add_ps(total);
-  }
-  // The low bytes of 32 columns from column k, 16 bits each, and the high
-  // bytes, with the sign that makes 256 high + low the column.
-  I low(int64_t k) const {
-    return i_pack16(f_to_i(values[k / 16]), f_to_i(values[k / 16 + 1]));
-  }
-  static I high(I low) {
-    return _mm512_srai_epi16(_mm512_add_epi16(low, _mm512_set1_epi16(128)), 8);
-  }
-};
-
-// ---- Lanes along the columns.
-//
 // A group's sums come in kWidth lanes, its columns' bits / 32. Those of eight
 // outputs are added up so that a lane has one output and one group:
 //   kWidth 4:  [group 0..3][output 0..3], and outputs 4..7 in another vector
 //   otherwise: [output 0..3 | 4..7][even group, odd group][output of the four]
 // where a vector of codes has a single group (kWidth 16), or half a one (32),
-// activations have zeros for the other one.
+// lanes of the other group are left alone.
 
 constexpr int kLaneOutputs = 8;
 
@@ -110,70 +71,27 @@ struct LaneFetch {
   }
 };
 
-// For each vector of codes: the high bytes of its activations and the low ones,
-// those of the even columns and of the odd ones apart for 4-bit codes, then the
-// scale and the sum of the group of each lane.
-template <int kBits>
-constexpr int kByteStreams = 8 / kBits;
-
-template <int kBits>
-constexpr int64_t kLaneBlockBytes = (2 * kByteStreams<kBits> + 2) * kLanes * 4;
-
-inline size_t lane_row_bytes(const Matrix& m) {
-  int64_t blocks = (m.in * m.quant.bits / 32 + kLanes - 1) / kLanes;
-  return size_t(
-      blocks * (m.quant.bits == 4 ? kLaneBlockBytes<4> : kLaneBlockBytes<8>));
+// The vectors of codes of a row, and its packed activations: for each of them
+// Codes::kLaneBytes.
+inline int64_t lane_blocks(const Matrix& m) {
+  return (m.in * m.quant.bits / 32 + kLanes - 1) / kLanes;
 }
 
-template <int kBits>
-void lane_pack_row(const Matrix& m, const float* x, std::byte* out) {
-  constexpr int kStreams = kByteStreams<kBits>;
-  constexpr int64_t kBlock = kLanes * 32 / kBits;  // columns of a vector
-  constexpr int64_t kVector = kLanes * 4;
-  int64_t group = m.quant.group_size, width = group * kBits / 32;
-  int64_t blocks = (m.in + kBlock - 1) / kBlock;
-  for (int64_t b = 0; b < blocks; ++b) {
-    std::byte* block = out + b * kLaneBlockBytes<kBits>;
-    if (width >= kLanes) {
-      i_store(block + 2 * kStreams * kVector, i_zero());
-      i_store(block + (2 * kStreams + 1) * kVector, i_zero());
-    } else if (b == blocks - 1) {
-      __builtin_memset(block, 0, kLaneBlockBytes<kBits>);
-    }
+// Stores a value of group g, whose lanes are in a vector at `out`.
+inline void lane_store_group(
+    const Matrix& m, int64_t g, float value, std::byte* out) {
+  int64_t width = m.quant.group_size * m.quant.bits / 32;
+  auto* lanes = reinterpret_cast<float*>(out);
+  if (width >= kLanes) {
+    f_store(lanes, f_set(value));
+    return;
   }
-  for (int64_t g = 0; g < m.in / group; ++g) {
-    GroupCodes codes(x + g * group, group);
-    for (int64_t k = 0; k < group; k += 32) {
-      int64_t column = g * group + k;
-      std::byte* to = out + column / kBlock * kLaneBlockBytes<kBits> +
-                      column % kBlock / kStreams;
-      I low = codes.low(k), high = codes.high(low);
-      for (I bytes : {high, low}) {
-        if constexpr (kBits == 8) {
-          _mm256_storeu_si256(
-              reinterpret_cast<__m256i*>(to), _mm512_cvtepi16_epi8(bytes));
-        } else {
-          auto* even = reinterpret_cast<__m128i*>(to);
-          _mm_storeu_si128(even, _mm512_cvtepi32_epi8(bytes));
-          _mm_storeu_si128(
-              even + kVector / 16, _mm512_cvtepi32_epi8(i_shr32<16>(bytes)));
-        }
-        to += kStreams * kVector;
-      }
-    }
-    // The vector that ends the group.
-    int64_t block = ((g + 1) * width - 1) / kLanes;
-    auto* scales = reinterpret_cast<float*>(
-        out + block * kLaneBlockBytes<kBits> + 2 * kStreams * kVector);
-    float* sums = scales + kLanes;
-    const __m128 scale = _mm_set1_ps(codes.scale), sum = _mm_set1_ps(codes.sum);
-    for (int64_t l = width == 4 ? g % 4 * 4 : g % 2 * 4; l < kLanes; l += 8) {
-      _mm_storeu_ps(scales + l, scale);
-      _mm_storeu_ps(sums + l, sum);
-      if (width == 4) {
-        break;
-      }
-    }
+  const __m128 four = _mm_set1_ps(value);
+  if (width == 4) {
+    _mm_storeu_ps(lanes + g % 4 * 4, four);
+  } else {
+    _mm_storeu_ps(lanes + g % 2 * 4, four);
+    _mm_storeu_ps(lanes + g % 2 * 4 + 8, four);
   }
 }
 
@@ -230,56 +148,66 @@ inline void lane_factors(
   }
 }
 
-// Each 128 bits of four vectors summed up: vector r in lane r of them.
-inline I sum_quad(const I* d) {
-  I t0 = i_add(
-      _mm512_unpacklo_epi32(d[0], d[1]), _mm512_unpackhi_epi32(d[0], d[1]));
-  I t1 = i_add(
-      _mm512_unpacklo_epi32(d[2], d[3]), _mm512_unpackhi_epi32(d[2], d[3]));
-  return i_add(_mm512_unpacklo_epi64(t0, t1), _mm512_unpackhi_epi64(t0, t1));
+// to += of the lanes in `mask`.
+inline F lane_fma(__mmask16 mask, F a, F b, F to) {
+  return _mm512_mask3_fmadd_ps(a, b, to, mask);
 }
 
-// acc: one vector, two for kWidth 4.
-template <typename T, int kWidth>
+// acc: one vector, two for kWidth 4. `first`, `last`: sums of outputs 0..3 and
+// 4..7 in each 128 bits, of group `group`, `sum` the activations' ones.
+template <typename Codes, typename T, int kWidth>
 inline void lane_accumulate(
-    const I* dots, const std::byte* factors, F scale, F sum, F* acc) {
-  I first = sum_quad(dots), last = sum_quad(dots + 4);
-  auto add = [&](F& to, I sums, const std::byte* at) {
-    to = f_fma(f_mul(i_to_f(sums), T::get(at)), scale, to);
-    to = f_fma(T::get(at + 32), sum, to);
-  };
+    I first,
+    I last,
+    int64_t group,
+    const std::byte* factors,
+    const std::byte* x,
+    F sum,
+    F* acc) {
   if constexpr (kWidth == 4) {
+    auto add = [&](F& to, I sums, const std::byte* at) {
+      to = f_fma(Codes::scaled(i_to_f(sums), x), T::get(at), to);
+      to = f_fma(T::get(at + 32), sum, to);
+    };
     add(acc[0], first, factors);
     add(acc[1], last, factors + 64);
   } else {
     I sums = i_add(
         _mm512_shuffle_i32x4(first, last, 0x88),
         _mm512_shuffle_i32x4(first, last, 0xdd));
-    if constexpr (kWidth >= 16) {
+    F scale = T::get(factors), bias = T::get(factors + 32);
+    if constexpr (kWidth == 8) {
+      acc[0] = f_fma(Codes::scaled(i_to_f(sums), x), scale, acc[0]);
+      acc[0] = f_fma(bias, sum, acc[0]);
+    } else {
       sums = i_add(sums, _mm512_shuffle_i32x4(sums, sums, 0xb1));
+      __mmask16 lanes = group % 2 == 0 ? 0x0f0f : 0xf0f0;
+      acc[0] = lane_fma(lanes, Codes::scaled(i_to_f(sums), x), scale, acc[0]);
+      acc[0] = lane_fma(lanes, bias, sum, acc[0]);
     }
-    add(acc[0], sums, factors);
   }
 }
 
 // Stores outputs 0 .. count - 1.
 template <int kWidth>
-inline void lane_store(const F* acc, int count, float* y) {
-  alignas(32) float sums[kLaneOutputs];
+inline void lane_store(const F* acc, float row_scale, int count, float* y) {
+  __m128 first, last;
   if constexpr (kWidth == 4) {
-    for (int q = 0; q < 2; ++q) {
-      _mm_store_ps(sums + 4 * q, fold_to_four(acc[q]));
-    }
+    first = fold_to_four(acc[0]);
+    last = fold_to_four(acc[1]);
   } else {
     // Even groups in 128-bit lanes 0 and 2, odd ones in 1 and 3.
     F both = f_add(acc[0], _mm512_shuffle_f32x4(acc[0], acc[0], 0xb1));
-    _mm_store_ps(sums, _mm512_castps512_ps128(both));
-    _mm_store_ps(sums + 4, _mm512_extractf32x4_ps(both, 2));
+    first = _mm512_castps512_ps128(both);
+    last = _mm512_extractf32x4_ps(both, 2);
   }
-  _mm256_mask_storeu_ps(y, __mmask8((1u << count) - 1), _mm256_load_ps(sums));
+  _mm256_mask_storeu_ps(
+      y,
+      __mmask8((1u << count) - 1),
+      _mm256_mul_ps(_mm256_set_m128(last, first), _mm256_set1_ps(row_scale)));
 }
 
-template <int kBits, typename T, int kWidth, int kX>
+template <typename Codes, typename T, int kWidth, int kX>
 void lane_block(
     const Matrix& m,
     int64_t row,
@@ -288,7 +216,6 @@ void lane_block(
     size_t x_bytes,
     float* y,
     int64_t ldy) {
-  constexpr int kStreams = kByteStreams<kBits>;
   constexpr int64_t kVector = kLanes * 4;
   // Vectors of factors: for every two groups, or twice for every four.
   constexpr int64_t kFactors = kLanes / 2 * kVector;
@@ -326,20 +253,14 @@ void lane_block(
       _mm_prefetch(reinterpret_cast<const char*>(s), _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char*>(b), _MM_HINT_T0);
     }
-    I held[kWidth == 32 ? kX : 1][kLaneOutputs];
+    I held[kWidth == 32 ? kX : 1][2];  // of the first half of a group
     for (int64_t block = 0; block < kWidth && at < row_bytes; ++block) {
-      I w[kLaneOutputs][kStreams];
+      typename Codes::Weights w[kLaneOutputs];
       auto take = [&](int r, I v) {
         // Loaded once: rows of a file seldom lie at whole lines, so that a load
         // reads two of them.
         asm("" : "+v"(v));
-        if constexpr (kBits == 8) {
-          w[r][0] = v;
-        } else {
-          const I mask = i_set(0x0f0f0f0f);
-          w[r][0] = i_and(v, mask);
-          w[r][1] = i_and(i_shr16<4>(v), mask);
-        }
+        w[r] = Codes::take(v);
       };
       if (row_bytes - at >= kVector) {
         const char* line = fetch.at;
@@ -362,7 +283,6 @@ void lane_block(
         }
       }
       at += kVector;
-      bool ends = kWidth <= 16 || block % 2 == 1;
       const std::byte* factor = factors + (kWidth == 4    ? block * 2
                                            : kWidth == 8  ? block
                                            : kWidth == 16 ? block / 2
@@ -371,50 +291,37 @@ void lane_block(
 #pragma GCC unroll 4
       for (int i = 0; i < kX; ++i) {
         const std::byte* from = x + size_t(i) * x_bytes;
-        I dots[kLaneOutputs];
-        I high[kStreams], low[kStreams];
-#pragma GCC unroll 2
-        for (int s = 0; s < kStreams; ++s) {
-          high[s] = i_load(from + s * kVector);
-          low[s] = i_load(from + (kStreams + s) * kVector);
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < kLaneOutputs; ++r) {
-          I dot = i_zero();
-          dot_bytes(dot, w[r][0], high[0]);
-          if constexpr (kStreams == 2) {
-            dot_bytes(dot, w[r][1], high[1]);
+        I first, last;
+        Codes::lane_sums(w, from, &first, &last);
+        if constexpr (kWidth == 32) {
+          if (block % 2 == 0) {
+            held[i][0] = first;
+            held[i][1] = last;
+            continue;
           }
-          dot = i_shl32<8>(dot);
-          dot_bytes(dot, w[r][0], low[0]);
-          if constexpr (kStreams == 2) {
-            dot_bytes(dot, w[r][1], low[1]);
-          }
-          if constexpr (kWidth == 32) {
-            dot = ends ? i_add(dot, held[i][r]) : dot;
-            held[i][r] = dot;
-          }
-          dots[r] = dot;
+          first = i_add(first, held[i][0]);
+          last = i_add(last, held[i][1]);
         }
-        if (ends) {
-          lane_accumulate<T, kWidth>(
-              dots,
-              factor,
-              f_load(from + 2 * kStreams * kVector),
-              f_load(from + (2 * kStreams + 1) * kVector),
-              acc[i]);
-        }
+        lane_accumulate<Codes, T, kWidth>(
+            first,
+            last,
+            block * kLanes / kWidth,
+            factor,
+            from,
+            f_load(from + Codes::kLaneSums),
+            acc[i]);
       }
-      x += kLaneBlockBytes<kBits>;
+      x += Codes::kLaneBytes;
     }
   }
 #pragma GCC unroll 4
   for (int i = 0; i < kX; ++i) {
-    lane_store<kWidth>(acc[i], count, y + i * ldy);
+    lane_store<kWidth>(
+        acc[i], Codes::row_scale(x + size_t(i) * x_bytes), count, y + i * ldy);
   }
 }
 
-template <int kBits, typename T>
+template <typename Codes, typename T>
 void lane_decode(
     const Matrix& m,
     int64_t begin,
@@ -423,7 +330,7 @@ void lane_decode(
     int rows,
     float* y,
     int64_t ldy) {
-  size_t x_bytes = lane_row_bytes(m);
+  size_t x_bytes = Codes::lane_row_bytes(m);
   // Weights that stay in the second cache while all rows use them.
   constexpr int64_t kBlockBytes = 128 * 1024;
   int64_t block = kBlockBytes / int64_t(m.weight_stride) / 8 * 8;
@@ -436,7 +343,7 @@ void lane_decode(
         float* to = y + x_row * ldy;
         for (int64_t o = first; o < stop; o += kLaneOutputs) {
           int count = int(min_of(kLaneOutputs, stop - o));
-          lane_block<kBits, T, kWidth, kX>(
+          lane_block<Codes, T, kWidth, kX>(
               m, o, count, from, x_bytes, to + (o - begin), ldy);
           if (m.fetch != nullptr) {
             m.fetch->pass(count, kX, rows);
@@ -447,10 +354,10 @@ void lane_decode(
   };
   switch (m.quant.group_size) {
     case 32:
-      return run.template operator()<kBits>();
+      return run.template operator()<Codes::kBits>();
     case 64:
-      return run.template operator()<kBits * 2>();
+      return run.template operator()<Codes::kBits * 2>();
     default:
-      return run.template operator()<kBits * 4>();
+      return run.template operator()<Codes::kBits * 4>();
   }
 }

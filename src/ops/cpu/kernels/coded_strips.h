@@ -1,6 +1,6 @@
-// Products of many rows with codes of 4 or 8 bits, lanes along the outputs, and
-// the choice between both kernels (coded_lanes.h). Included inside an
-// anonymous namespace, only where there is VNNI.
+// Products of many rows with codes of 4 or 8 bits, lanes along the outputs (see
+// coded_lanes.h). Included inside an anonymous namespace, only where there is
+// VNNI.
 
 constexpr int kStripOutputs = 2 * kLanes;
 // Columns of a chunk: its panel (32 bytes a column and the scales) and some
@@ -12,42 +12,6 @@ constexpr int64_t kStripGroups = kStripColumns / 32;
 constexpr int kStripRows = 4;
 // Rows whose sums are kept from chunk to chunk.
 constexpr int kStripBatch = 16;
-
-// A packed activation row: for each 4 columns of 8-bit codes the words hi, lo;
-// for each 8 columns of 4-bit codes hi, lo of the even ones, then of the odd
-// ones. Then a scale and a sum for each group.
-inline size_t strip_row_bytes(const Matrix& m) {
-  int64_t groups = m.in / m.quant.group_size;
-  return size_t(ceil_to(m.in * 2 + groups * 8, 64));
-}
-
-void strip_pack_row(const Matrix& m, const float* x, std::byte* out) {
-  const I interleave =
-      _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
-  const I even_odd = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
-  int64_t group = m.quant.group_size, groups = m.in / group;
-  std::byte* scales = out + m.in * 2;
-  std::byte* sums = scales + groups * 4;
-  for (int64_t g = 0; g < groups; ++g) {
-    GroupCodes codes(x + g * group, group);
-    for (int64_t k = 0; k < group; k += 32) {
-      I low = codes.low(k), high = codes.high(low);
-      I bytes = _mm512_inserti64x4(
-          _mm512_castsi256_si512(_mm512_cvtepi16_epi8(high)),
-          _mm512_cvtepi16_epi8(low),
-          1);
-      if (m.quant.bits == 4) {
-        bytes = _mm512_shuffle_epi8(bytes, even_odd);
-      }
-      i_store(
-          out + (g * group + k) * 2,
-          _mm512_permutexvar_epi32(interleave, bytes));
-    }
-    __builtin_memcpy(scales + g * 4, &codes.scale, 4);
-    __builtin_memcpy(sums + g * 4, &codes.sum, 4);
-  }
-}
 
 // Transposes the 4 x 4 words of each lane of 128 bits.
 inline void transpose_lanes(const I* v, I* out) {
@@ -227,8 +191,8 @@ inline void strip_factors(
   }
 }
 
-// One chunk of 32 outputs: units of 4 codes [unit][output], then scales and
-// biases [group][output].
+// One chunk of 32 outputs: codes in the order of Codes::strip_units, then
+// scales and biases [group][output].
 struct StripPanel {
   alignas(64) std::byte units[kStripColumns * kStripOutputs];
   alignas(64) float scales[kStripGroups * kStripOutputs];
@@ -265,7 +229,7 @@ struct StripFetch {
 
 // Columns [k0, k1) of outputs row, row + 1, ...; outputs from `count` on repeat
 // the last one.
-template <int kBits, typename T>
+template <typename Codes, typename T>
 void strip_pack(
     const Matrix& m,
     int64_t row,
@@ -275,53 +239,19 @@ void strip_pack(
     StripPanel& panel) {
   int64_t group = m.quant.group_size;
   int64_t first_group = k0 / group, groups = (k1 - k0) / group;
-  int64_t words = (k1 - k0) * kBits / 32;
+  auto row_of = [&](int r) { return row + min_of(r, count - 1); };
   for (int half = 0; half < 2; ++half) {
     const std::byte* codes[kLanes];
     for (int r = 0; r < kLanes; ++r) {
-      size_t at = size_t(row + min_of(half * kLanes + r, count - 1));
-      codes[r] = m.weight + at * m.weight_stride + k0 * kBits / 8;
+      codes[r] = m.weight +
+                 size_t(row_of(half * kLanes + r)) * m.weight_stride +
+                 k0 * Codes::kBits / 8;
     }
-    std::byte* units = panel.units + half * kLanes * 4;
-    auto store = [&](int64_t word, I v) {
-      i_store(units + word * kStripOutputs * 4, v);
-    };
-    int64_t word = 0;
-    for (; word + kLanes <= words; word += kLanes) {
-      I v[4][4];
-#pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q) {
-        I r[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) {
-          r[j] = i_load(codes[4 * q + j] + word * 4);
-        }
-        transpose_lanes(r, v[q]);
-      }
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        I t0 = _mm512_shuffle_i32x4(v[0][j], v[1][j], 0x44);
-        I t1 = _mm512_shuffle_i32x4(v[0][j], v[1][j], 0xee);
-        I t2 = _mm512_shuffle_i32x4(v[2][j], v[3][j], 0x44);
-        I t3 = _mm512_shuffle_i32x4(v[2][j], v[3][j], 0xee);
-        store(word + j, _mm512_shuffle_i32x4(t0, t2, 0x88));
-        store(word + 4 + j, _mm512_shuffle_i32x4(t0, t2, 0xdd));
-        store(word + 8 + j, _mm512_shuffle_i32x4(t1, t3, 0x88));
-        store(word + 12 + j, _mm512_shuffle_i32x4(t1, t3, 0xdd));
-      }
-    }
-    for (; word < words; word += 4) {
-      I v[4];
-      transpose_four(codes, word * 4, 16, v);
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        store(word + j, v[j]);
-      }
-    }
+    Codes::strip_units(codes, (k1 - k0) * Codes::kBits / 8, half, panel.units);
   }
   int64_t offsets[kStripOutputs];
   for (int r = 0; r < kStripOutputs; ++r) {
-    offsets[r] = (row + min_of(r, count - 1)) * int64_t(m.scale_stride);
+    offsets[r] = row_of(r) * int64_t(m.scale_stride);
   }
   for (int64_t g = 0; g < groups; g += 8) {
     int64_t at = (first_group + g) * 2, to = g * kStripOutputs;
@@ -334,7 +264,7 @@ void strip_pack(
 
 // Adds a chunk's products to the sums of kX rows, [class][row][output], or
 // begins them with the first chunk.
-template <int kBits, int kX, bool kShort>
+template <typename Codes, int kX, bool kShort>
 void strip_multiply(
     const Matrix& m,
     const StripPanel& panel,
@@ -354,8 +284,7 @@ void strip_multiply(
   for (int i = 0; i < kX; ++i) {
     row[i] = x + size_t(i) * row_bytes;
   }
-  int64_t scale_at = m.in * 2 + first_group * 4;
-  int64_t sum_at = scale_at + m.in / group * 4;
+  int64_t sum_at = Codes::strip_sums_at(m) + first_group * 4;
   for (int64_t c = 0; c < classes; ++c, sums += kStripBatch * kStripOutputs) {
     F acc[kX][2];
 #pragma GCC unroll 4
@@ -366,50 +295,17 @@ void strip_multiply(
     }
     int64_t begin = (c + classes - first_group % classes) % classes;
     for (int64_t g = begin; g < groups; g += classes) {
-      const std::byte* units =
-          panel.units + g * group * kStripOutputs * kBits / 8;
-      int64_t at = (k0 + g * group) * 2;  // in a row
       for (int line = 0; line < lines; ++line) {
         fetch.line();
       }
-      I high[kX][2], low[kX][2];
-#pragma GCC unroll 4
-      for (int i = 0; i < kX; ++i) {
-        high[i][0] = high[i][1] = low[i][0] = low[i][1] = i_zero();
-      }
-      auto multiply = [&](I w0, I w1) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-        for (int i = 0; i < kX; ++i) {
-          I h = i_set(load<int32_t>(row[i] + at));
-          I l = i_set(load<int32_t>(row[i] + at + 4));
-          dot_bytes(high[i][0], w0, h);
-          dot_bytes(high[i][1], w1, h);
-          dot_bytes(low[i][0], w0, l);
-          dot_bytes(low[i][1], w1, l);
-        }
-        at += 8;
-      };
-      auto word = [&]() __attribute__((always_inline)) {
-        I w0 = i_load(units), w1 = i_load(units + kLanes * 4);
-        if constexpr (kBits == 8) {
-          multiply(w0, w1);
-        } else {
-          const I mask = i_set(0x0f0f0f0f);
-          multiply(i_and(w0, mask), i_and(w1, mask));
-          multiply(i_and(i_shr16<4>(w0), mask), i_and(i_shr16<4>(w1), mask));
-        }
-        units += kStripOutputs * 4;
-      };
-      if constexpr (kShort) {
-#pragma GCC unroll 8
-        for (int u = 0; u < kBits; ++u) {
-          word();
-        }
-      } else {
-        for (int64_t u = 0; u < group * kBits / 32; ++u) {
-          word();
-        }
-      }
+      I dot[kX][2];
+      Codes::template strip_dots<kX>(
+          m,
+          panel.units + g * group * kStripOutputs * Codes::kBits / 8,
+          row,
+          k0 + g * group,
+          group,
+          dot);
       const float* scales = panel.scales + g * kStripOutputs;
       const float* biases = panel.biases + g * kStripOutputs;
 #pragma GCC unroll 2
@@ -417,10 +313,10 @@ void strip_multiply(
         F s = f_load(scales + h * kLanes), b = f_load(biases + h * kLanes);
 #pragma GCC unroll 4
         for (int i = 0; i < kX; ++i) {
-          F x_scale = f_set(load<float>(row[i] + scale_at + g * 4));
           F x_sum = f_set(load<float>(row[i] + sum_at + g * 4));
-          I dot = i_add(i_shl32<8>(high[i][h]), low[i][h]);
-          acc[i][h] = f_fma(f_mul(i_to_f(dot), s), x_scale, acc[i][h]);
+          F d = Codes::strip_scaled(
+              m, i_to_f(dot[i][h]), row[i], first_group + g);
+          acc[i][h] = f_fma(d, s, acc[i][h]);
           acc[i][h] = f_fma(b, x_sum, acc[i][h]);
         }
       }
@@ -433,7 +329,7 @@ void strip_multiply(
   }
 }
 
-template <int kBits, typename T>
+template <typename Codes, typename T>
 void strip_decode(
     const Matrix& m,
     int64_t begin,
@@ -445,7 +341,7 @@ void strip_decode(
   StripPanel panel;
   alignas(64) float sums[4 * kStripBatch * kStripOutputs];
   constexpr int64_t kClass = kStripBatch * kStripOutputs;
-  size_t row_bytes = strip_row_bytes(m);
+  size_t row_bytes = Codes::strip_row_bytes(m);
   int64_t classes = group_classes(m);
   int64_t chunks = (m.in + kStripColumns - 1) / kStripColumns;
   // Whole vectors of codes.
@@ -472,13 +368,13 @@ void strip_decode(
     int64_t scale_lines = (scales.lines() + calls - 1) / calls;
     for (int64_t k0 = 0; k0 < m.in; k0 += columns) {
       int64_t k1 = min_of(k0 + columns, m.in);
-      strip_pack<kBits, T>(m, o, count, k0, k1, panel);
+      strip_pack<Codes, T>(m, o, count, k0, k1, panel);
       for_row_groups<kStripRows>(rows, [&]<int kX>(int first) {
         scales.fetch(scale_lines);
         biases.fetch(scale_lines);
         auto multiply = m.quant.group_size == 32
-                            ? strip_multiply<kBits, kX, true>
-                            : strip_multiply<kBits, kX, false>;
+                            ? strip_multiply<Codes, kX, true>
+                            : strip_multiply<Codes, kX, false>;
         multiply(
             m,
             panel,
@@ -496,6 +392,8 @@ void strip_decode(
     }
     fetch.all();
     for (int i = 0; i < rows; ++i) {
+      F scale = f_set(Codes::row_scale(
+          x + size_t(i) * row_bytes + Codes::strip_scale_at(m)));
       for (int h = 0; h < 2 && h * kLanes < count; ++h) {
         const float* from = sums + i * kStripOutputs + h * kLanes;
         F v = f_load(from);
@@ -506,53 +404,11 @@ void strip_decode(
               f_add(v, f_load(from + 2 * kClass)),
               f_add(f_load(from + kClass), f_load(from + 3 * kClass)));
         }
+        v = f_mul(v, scale);
         float* to = y + i * ldy + (o - begin) + h * kLanes;
         int n = int(min_of(kLanes, count - h * kLanes));
         n == kLanes ? f_store(to, v) : f_store_part(to, v, n);
       }
     }
-  }
-}
-
-// ---- Both.
-
-inline size_t coded_row_bytes(const Matrix& m) {
-  size_t lane = lane_row_bytes(m), strip = strip_row_bytes(m);
-  return lane > strip ? lane : strip;
-}
-
-void coded_pack(
-    const Matrix& m, const float* x, int row, int rows, std::byte* out) {
-  if (rows > lane_rows(m)) {
-    strip_pack_row(m, x, out + size_t(row) * strip_row_bytes(m));
-  } else if (m.quant.bits == 4) {
-    lane_pack_row<4>(m, x, out + size_t(row) * lane_row_bytes(m));
-  } else {
-    lane_pack_row<8>(m, x, out + size_t(row) * lane_row_bytes(m));
-  }
-}
-
-template <int kBits, typename T>
-void coded_decode(
-    const Matrix& m,
-    int64_t begin,
-    int64_t end,
-    const std::byte* x,
-    int rows,
-    float* y,
-    int64_t ldy) {
-  if (rows <= lane_rows(m)) {
-    lane_decode<kBits, T>(m, begin, end, x, rows, y, ldy);
-    return;
-  }
-  for (int first = 0; first < rows; first += kStripBatch) {
-    strip_decode<kBits, T>(
-        m,
-        begin,
-        end,
-        x + size_t(first) * strip_row_bytes(m),
-        int(min_of(kStripBatch, rows - first)),
-        y + first * ldy,
-        ldy);
   }
 }

@@ -10,12 +10,20 @@ inline bool has_int16_codes(const Matrix& m) {
 }
 
 Arithmetic decode_arithmetic(const Matrix& m, bool exact) {
-  return !exact && has_int16_codes(m) ? Arithmetic::int16 : Arithmetic::f32;
+  if (exact || !has_int16_codes(m)) {
+    return Arithmetic::f32;
+  }
+#if defined(__AVX512VNNI__)
+  if (m.quant.bits == NibbleCodes::kBits) {
+    return Arithmetic::int8;
+  }
+#endif
+  return Arithmetic::int16;
 }
 
 size_t decode_row_bytes(const Matrix& m) {
 #if defined(__AVX512VNNI__)
-  if (m.decode == Arithmetic::int16) {
+  if (m.decode != Arithmetic::f32) {
     return coded_row_bytes(m);
   }
 #endif
@@ -110,7 +118,7 @@ struct Int16Block {
 void decode_pack(
     const Matrix& m, const float* x, int row, int rows, std::byte* out) {
 #if defined(__AVX512VNNI__)
-  if (m.decode == Arithmetic::int16) {
+  if (m.decode != Arithmetic::f32) {
     coded_pack(m, x, row, rows, out);
     return;
   }
@@ -136,13 +144,8 @@ void decode(
     float* y,
     int64_t ldy) {
 #if defined(__AVX512VNNI__)
-  if (m.decode == Arithmetic::int16) {
-    auto decode_with =
-        m.dtype == DType::f16
-            ? (m.quant.bits == 4 ? coded_decode<4, F16> : coded_decode<8, F16>)
-            : (m.quant.bits == 4 ? coded_decode<4, BF16>
-                                 : coded_decode<8, BF16>);
-    decode_with(m, begin, end, x, rows, y, ldy);
+  if (m.decode != Arithmetic::f32) {
+    coded_decode(m, begin, end, x, rows, y, ldy);
     return;
   }
 #endif

@@ -18,7 +18,7 @@ enum class Arithmetic : uint8_t {
   f32,    // f32 activations, weights converted to f32
   int16,  // 16-bit activations with a scale a group, exact sums of codes
   bf16,   // both sides rounded to bf16, f32 sums
-  int8,   // 8-bit activations with a scale a group, exact sums of codes
+  int8,   // 8-bit activations with scales, exact sums of a group's codes
 };
 
 // Where rows of a matrix lie: what a thread reads first of a product, fetched
