@@ -69,16 +69,20 @@ double dot(
   return sum;
 }
 
-// Prompts' activations of 8 bits with a scale for each of four times eight
-// columns in 32, multiples of a 4095th of what the row's largest would need.
-double allowed_error_of_eights(const float* x, const float* w, int64_t in) {
+// Activations of 8 bits with a scale for each eight columns, multiples of a
+// 4095th of what the row's largest would need. Generated rows take eight
+// columns in turn; prompts take them from 32: 4 columns in 8, twice.
+double allowed_error_of_eights(
+    const float* x, const float* w, int64_t in, bool prompt) {
   double top = 0, size = 0, variance = 0;
   for (int64_t k = 0; k < in; ++k) {
     top = std::max(top, std::abs(double(x[k])));
   }
   for (int64_t first = 0; first < in; first += 32) {
     double most[4] = {};
-    auto eight = [](int64_t k) { return k / 16 * 2 + k / 4 % 2; };
+    auto eight = [prompt](int64_t k) {
+      return prompt ? k / 16 * 2 + k / 4 % 2 : k / 8;
+    };
     for (int64_t k = 0; k < 32; ++k) {
       double& value = most[eight(k)];
       value = std::max(value, std::abs(double(x[first + k])));
@@ -104,9 +108,10 @@ double allowed_error(
     int64_t in) {
   bool exact = f.dtype == DType::f32 || f.activation == DType::f32;
   bool sums_of_bytes = isa == Isa::avx2 || isa == Isa::avx512;
-  if (sums_of_bytes && prompt && !exact && f.quant.packed() &&
-      f.quant.bits <= 5) {
-    return allowed_error_of_eights(x, w, in);
+  bool eights = prompt ? sums_of_bytes && f.quant.bits <= 5
+                       : isa == Isa::avx512_bf16 && f.quant.bits == 4;
+  if (eights && !exact && f.quant.packed()) {
+    return allowed_error_of_eights(x, w, in, prompt);
   }
   bool codes = f.quant.packed() && (f.quant.bits == 4 || f.quant.bits == 8);
   double size = 0, variance = 0;
@@ -230,21 +235,24 @@ TEST_P(LinearOnIsa, HoldsTheLargestSums) {
       auto linear =
           cpu::prepare_linear(*context, {.name = "test", .parts = {m.weight}});
       for (float value : {1.5f, -1.5f}) {
-        int rows = 7;
-        std::vector<float> x(size_t(rows * in), value);
-        std::vector<float> got = values_of(cpu::linear(
-            *context,
-            make_step(rows, rows),
-            make_tensor(*context, rows, x),
-            *linear,
-            {}));
-        for (int64_t o = 0; o < out; ++o) {
-          double size = 0;
-          double expected = dot(x, m.values, in, 0, o, &size);
-          for (int row = 0; row < rows; ++row) {
+        for (auto [prompt, rows] :
+             {std::pair(7, 7), {0, 1}, {0, 4}, {0, 7}, {0, 17}}) {
+          std::vector<float> x(size_t(rows * in), value);
+          std::vector<float> got = values_of(cpu::linear(
+              *context,
+              make_step(prompt, rows),
+              make_tensor(*context, rows, x),
+              *linear,
+              {}));
+          for (int64_t o = 0; o < out; ++o) {
+            double size = 0;
+            double expected = dot(x, m.values, in, 0, o, &size);
             // bf16 rounds each weight by up to 2^-9, all alike here.
-            ASSERT_NEAR(got[size_t(row * out + o)], expected, size * 0x1p-8)
-                << row << " " << o;
+            double allowed = size * (prompt > 0 ? 0x1p-8 : 0x1p-12);
+            for (int row = 0; row < rows; ++row) {
+              ASSERT_NEAR(got[size_t(row * out + o)], expected, allowed)
+                  << row << " " << o;
+            }
           }
         }
       }
@@ -300,6 +308,45 @@ TEST_P(LinearOnIsa, SameBitsAloneAndInABatch) {
       }
       for (int count : {2, 3, 4, 5, 8, 9, 16}) {
         expect_same(31, count, false);
+      }
+    }
+  }
+}
+
+// Whichever kernel the number of generated rows asks for.
+TEST_P(LinearOnIsa, SameBitsForAnyNumberOfGeneratedRows) {
+  for (int bits : {4, 8}) {
+    for (int group : {32, 64, 128}) {
+      Format format{DType::bf16, affine(bits, group), DType::bf16};
+      SCOPED_TRACE(describe(format));
+      auto context = make_context(GetParam(), 1, format.activation);
+      std::mt19937 random(17);
+      // The last vector of codes is not whole; two chunks of columns.
+      int64_t in = group * (group == 32 ? 27 : 13), out = 37;
+      TestMatrix m = random_matrix(random, out, in, format.dtype, format.quant);
+      auto linear =
+          cpu::prepare_linear(*context, {.name = "test", .parts = {m.weight}});
+      int most = 20;
+      std::vector<float> x = random_values(random, most * in), alone;
+      x[size_t(in + 5)] = 1000;
+      std::fill_n(x.begin() + 2 * in, in, 0.0f);
+      auto rows_from = [&](int first, int count) {
+        std::vector<float> part(
+            x.begin() + first * in, x.begin() + (first + count) * in);
+        return values_of(cpu::linear(
+            *context,
+            make_step(0, count),
+            make_tensor(*context, count, part),
+            *linear,
+            {}));
+      };
+      for (int row = 0; row < most; ++row) {
+        std::vector<float> y = rows_from(row, 1);
+        alone.insert(alone.end(), y.begin(), y.end());
+      }
+      for (int count = 2; count <= most; ++count) {
+        std::vector<float> wanted(alone.end() - count * out, alone.end());
+        ASSERT_EQ(rows_from(most - count, count), wanted) << count;
       }
     }
   }
