@@ -8,44 +8,53 @@
 // columns fit 16 bits (8 * 15 * 127 < 2^15), so that one 16-bit dot multiplies
 // the sums of two words with their m and adds them.
 
-// The even columns' e and the odd ones' of 32 columns, four bytes a word, and
-// their four m, 16 bits each.
+// The e of 32 columns: for each 16 of them the even ones and then the odd ones,
+// four bytes a word; and their four m, 16 bits each.
 struct NibbleBlock {
-  __m128i even, odd;
+  __m256i bytes;
   int64_t factors;
 
   // Adds m e to the lanes of *sum.
-  NibbleBlock(const float* x, F steps, F* sum) {
-    F v[2], m[2];
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      v[h] = f_load(x + h * kLanes);
-      I top = largest_of_eights(absolute_bits(v[h]));
-      m[h] = f_max(f_round_up(f_mul(i_as_f(top), steps)), f_set(1));
-      F inverse = f_div(f_mul(f_set(127), steps), m[h]);
-      v[h] = f_round(f_mul(v[h], inverse));
-      *sum = f_fma(v[h], m[h], *sum);
-    }
-    I bytes = i_pack16(f_to_i(v[0]), f_to_i(v[1]));
-    even = _mm512_cvtepi32_epi8(bytes);
-    odd = _mm512_cvtepi32_epi8(i_shr32<16>(bytes));
+  NibbleBlock(const float* x, F steps, __m256i* sum) {
+    // m of words 0 1 0 1 2 3 2 3, as their parts lie in `bytes`, then in turn.
     const I firsts = _mm512_setr_epi32(
-        0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24);
-    __m128i wide = _mm_cvtps_epi32(
-        _mm512_castps512_ps128(_mm512_permutex2var_ps(m[0], firsts, m[1])));
-    factors = _mm_cvtsi128_si64(_mm_packs_epi32(wide, wide));
+        0, 8, 0, 8, 16, 24, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24);
+    const I first_two =
+        _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m256i even_odd = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+    F v0 = f_load(x), v1 = f_load(x + kLanes);
+    I top = _mm512_permutex2var_epi32(
+        largest_of_eights(v0), firsts, largest_of_eights(v1));
+    F m = f_max(round_up(f_mul(i_as_f(top), steps)), f_set(1));
+    F inverse = f_div(f_mul(f_set(127), steps), m);
+    auto integers = [&](F v, I words) {
+      return _mm512_cvtsepi32_epi8(f_to_i(f_mul(v, f_permute(inverse, words))));
+    };
+    bytes = _mm256_shuffle_epi8(
+        _mm256_set_m128i(
+            integers(v1, i_add(first_two, i_set(4))), integers(v0, first_two)),
+        even_odd);
+    I wide = f_to_i(m);
+    __m128i in_turn = _mm512_extracti32x4_epi32(wide, 2);
+    factors = _mm_cvtsi128_si64(_mm_packs_epi32(in_turn, in_turn));
+    __m256i sums =
+        _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+    *sum = _mm256_add_epi32(
+        *sum, _mm256_mullo_epi32(sums, _mm512_castsi512_si256(wide)));
   }
 
   // Bits of floats that are not negative grow with them; NaN is above all.
   static I absolute_bits(F v) {
     return i_and(f_as_i(v), i_set(0x7fffffff));
   }
-  static I largest_of_eights(I v) {
+  static I largest_of_eights(F x) {
+    I v = absolute_bits(x);
     v = _mm512_max_epi32(v, _mm512_shuffle_i32x4(v, v, 0xb1));
     v = _mm512_max_epi32(v, _mm512_shuffle_epi32(v, _MM_PERM_BADC));
     return _mm512_max_epi32(v, _mm512_shuffle_epi32(v, _MM_PERM_CDAB));
   }
-  static F f_round_up(F v) {
+  static F round_up(F v) {
     return _mm512_roundscale_ps(v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
   }
   static RowScale row_scale(const float* x, int64_t count) {
@@ -65,13 +74,17 @@ template <typename Block, typename Group>
 inline float nibble_blocks(const Matrix& m, const float* x, Block f, Group g) {
   RowScale scale = NibbleBlock::row_scale(x, m.in);
   F steps = f_set(scale.steps);
-  int64_t group = m.quant.group_size;
-  for (int64_t k = 0; k < m.in;) {
-    F sum = f_zero();
+  int64_t group = m.quant.group_size, index = 0;
+  for (int64_t k = 0; k < m.in; ++index) {
+    __m256i sum = _mm256_setzero_si256();
     for (int64_t end = k + group; k < end; k += 32) {
       f(k, NibbleBlock(x + k, steps, &sum));
     }
-    g(k / group - 1, _mm512_reduce_add_ps(sum));
+    __m128i s = _mm_add_epi32(
+        _mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+    g(index, float(_mm_cvtsi128_si32(s)));
   }
   return scale.scale;
 }
@@ -108,8 +121,10 @@ struct NibbleCodes {
           auto store = [](std::byte* at, __m128i v) {
             _mm_storeu_si128(reinterpret_cast<__m128i*>(at), v);
           };
-          store(to, block.even);
-          store(to + kOdd, block.odd);
+          __m128i a = _mm256_castsi256_si128(block.bytes);
+          __m128i b = _mm256_extracti128_si256(block.bytes, 1);
+          store(to, _mm_unpacklo_epi64(a, b));
+          store(to + kOdd, _mm_unpackhi_epi64(a, b));
           store(to + kFactors, _mm_set1_epi64x(block.factors));
         },
         [&](int64_t g, float sum) {
@@ -173,9 +188,8 @@ struct NibbleCodes {
         m,
         x,
         [&](int64_t column, const NibbleBlock& block) {
-          auto* to = reinterpret_cast<__m128i*>(out + column);
-          _mm_storeu_si128(to, _mm_unpacklo_epi64(block.even, block.odd));
-          _mm_storeu_si128(to + 1, _mm_unpackhi_epi64(block.even, block.odd));
+          _mm256_storeu_si256(
+              reinterpret_cast<__m256i*>(out + column), block.bytes);
           __builtin_memcpy(factors + column / 4, &block.factors, 8);
         },
         [&](int64_t g, float sum) { __builtin_memcpy(sums + g * 4, &sum, 4); });
@@ -185,22 +199,21 @@ struct NibbleCodes {
   // `bytes` of 16 outputs' codes into half a panel: for each 16 columns two
   // vectors with 8 bytes of eight outputs, such that packing their sums brings
   // the outputs in order: 0 1 4 5 8 9 12 13, and the others.
-  static void strip_units(
+  __attribute__((noinline)) static void strip_units(
       const std::byte* const* codes, int64_t bytes, int half, std::byte* out) {
     constexpr int64_t kVector = kLanes * 4, kUnit = 4 * kVector;
     out += half * 2 * kVector;
     for (int64_t at = 0; at < bytes; at += kVector, out += 8 * kUnit) {
-      int64_t count = min_of(kVector, bytes - at) / 8;
+      int64_t units = min_of(kVector, bytes - at) / 8;  // an even number
+      auto mask = __mmask8((1u << units) - 1);
 #pragma GCC unroll 2
       for (int part = 0; part < 2; ++part) {
         I low[4], high[4];  // even units, odd ones
 #pragma GCC unroll 4
         for (int l = 0; l < 4; ++l) {
           const std::byte* const* two = codes + 4 * l + 2 * part;
-          I a = count == 8 ? i_load(two[0] + at)
-                           : i_load_part(two[0] + at, count * 8);
-          I b = count == 8 ? i_load(two[1] + at)
-                           : i_load_part(two[1] + at, count * 8);
+          I a = _mm512_maskz_loadu_epi64(mask, two[0] + at);
+          I b = _mm512_maskz_loadu_epi64(mask, two[1] + at);
           low[l] = _mm512_unpacklo_epi64(a, b);
           high[l] = _mm512_unpackhi_epi64(a, b);
         }
@@ -208,7 +221,7 @@ struct NibbleCodes {
         transpose_quarters(high);
 #pragma GCC unroll 4
         for (int j = 0; j < 4; ++j) {
-          if (2 * j < count) {  // an even number
+          if (2 * j < units) {
             i_store(out + 2 * j * kUnit + part * kVector, low[j]);
             i_store(out + (2 * j + 1) * kUnit + part * kVector, high[j]);
           }
