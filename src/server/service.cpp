@@ -407,8 +407,7 @@ void Service::start(Submission submission) {
       part.index = i;
       part.end.emplace();
       part.end->failure = std::current_exception();
-      r.sink(std::move(part));
-      --in_flight_;
+      deliver_end(r, std::move(part));
     }
   }
 }
@@ -451,12 +450,14 @@ void Service::fall_asleep() {
 void Service::fail_all(const std::exception_ptr& failure) {
   for (auto& running : running_) {
     engine_.release(running->id);
+    if (running->ended) {
+      continue;  // its last part is on its way
+    }
     GenerationPart part;
     part.index = running->index;
     part.end.emplace();
     part.end->failure = failure;
-    running->sink(std::move(part));
-    --in_flight_;
+    deliver_end(*running, std::move(part));
   }
   running_.clear();
 }
@@ -493,7 +494,6 @@ void Service::step() {
   std::erase_if(running_, [this](auto& running) {
     if (running->ended) {
       engine_.release(running->id);
-      --in_flight_;
     }
     return running->ended;
   });
@@ -569,7 +569,14 @@ void Service::end(Running& r, FinishReason finish) {
   end.tokens = r.tokens;
   figures_->count_end(r.request, end);
   r.part.end = std::move(end);
-  r.sink(std::move(r.part));
+  deliver_end(r, std::move(r.part));
+}
+
+// Whoever has the last part may send the next request at once: the place in the
+// queue is free before.
+void Service::deliver_end(const Running& r, GenerationPart part) {
+  --in_flight_;
+  r.sink(std::move(part));
 }
 
 void Service::publish() {

@@ -110,6 +110,7 @@ class Service {
   void step();
   void take(Running& running, const Event& event);
   void end(Running& running, FinishReason finish);
+  void deliver_end(const Running& running, GenerationPart part);
   void fail_all(const std::exception_ptr& failure);
   void drop_cancelled();
   void end_late();
