@@ -11,8 +11,8 @@ class App;
 
 namespace mlxcel::cli {
 
-// 130 is the shell's code for a program that Ctrl-C ended.
-enum ExitCode : int { kOk = 0, kFailed = 1, kUsage = 2, kInterrupted = 130 };
+// Exit codes; 130 is the shell's for a program that Ctrl-C ended.
+constexpr int kOk = 0, kFailed = 1, kUsage = 2, kInterrupted = 130;
 
 // Runs after the options were parsed; returns the exit code.
 using Action = std::function<int()>;

@@ -281,7 +281,8 @@ TEST(Generate, CtrlCEndsCleanlyWithTheLastLine) {
 }
 
 TEST(Generate, OtherArithmeticAndSettingsGiveTheSameAnswer) {
-  for (std::vector<std::string> flags : std::vector<std::vector<std::string>>{
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{
            {"--threads", "1"},
            {"--no-mmap"},
            {"--prefill-int8"},

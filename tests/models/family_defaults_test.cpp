@@ -51,7 +51,7 @@ const json kExperts = {
     {"moe_intermediate_size", 16}};
 
 // An expert key of one spelling is a switch that other families refuse.
-json experts(std::initializer_list<const char*> keys, json extra = {}) {
+json experts(std::initializer_list<const char*> keys, const json& extra = {}) {
   json out = json::object();
   for (const char* key : keys) {
     out[key] = kExperts.at(key);
@@ -153,7 +153,7 @@ TEST(FamilyDefaults, RoutingOfMixtures) {
       "n_shared_experts",
       "num_experts_per_tok",
       "moe_intermediate_size"};
-  auto shares = [&](json extra) {
+  auto shares = [&](const json& extra) {
     return spec_of("dots1", experts(deepseek, extra))
         .blocks[0]
         .moe->routing.shares;
@@ -163,7 +163,7 @@ TEST(FamilyDefaults, RoutingOfMixtures) {
   EXPECT_EQ(shares({{"norm_topk_prob", true}}), Shares::renormalized);
 }
 
-json olmo_hybrid(json extra) {
+json olmo_hybrid(const json& extra) {
   json config = with(
       {{"linear_num_key_heads", 2},
        {"linear_num_value_heads", 4},
@@ -181,8 +181,8 @@ json olmo_hybrid(json extra) {
 // OlmoHybridModel rotates unless the base is null; OlmoHybridConfig's default
 // is 10000.
 TEST(FamilyDefaults, OlmoHybridTurnsUnlessItsBaseIsNull) {
-  auto turns = [](json extra) {
-    return spec_of("olmo_hybrid", olmo_hybrid(std::move(extra)))
+  auto turns = [](const json& extra) {
+    return spec_of("olmo_hybrid", olmo_hybrid(extra))
                .blocks[3]
                .attention.rope != nullptr;
   };
@@ -236,10 +236,8 @@ TEST(FamilyDefaults, RefusesAShareOfTheRotationThatItDoesNotRead) {
 
 // GlmConfig: 0.5 where the key is missing; a null leaves whole heads.
 TEST(FamilyDefaults, ANullShareTurnsWholeHeads) {
-  auto dims = [](const char* family, json extra) {
-    return spec_of(family, with(std::move(extra)))
-        .blocks[0]
-        .attention.rope->dims;
+  auto dims = [](const char* family, const json& extra) {
+    return spec_of(family, with(extra)).blocks[0].attention.rope->dims;
   };
   EXPECT_EQ(dims("glm", json::object()), 4);
   EXPECT_EQ(dims("glm", {{"partial_rotary_factor", nullptr}}), 8);
@@ -309,7 +307,7 @@ TEST(FamilyDefaults, HunyuanTakesExpertsPerTokenForItsTopK) {
 
 // modeling_nemotron_h.py: (time_step_min, inf), whatever time_step_limit says.
 TEST(FamilyDefaults, NemotronHBoundsItsStepFromBelow) {
-  auto limits = [](json extra) {
+  auto limits = [](const json& extra) {
     json config = with(
         {{"hybrid_override_pattern", "M*-M"},
          {"mamba_num_heads", 4},
@@ -328,7 +326,7 @@ TEST(FamilyDefaults, NemotronHBoundsItsStepFromBelow) {
   EXPECT_TRUE(std::isinf(limits(both).dt_max));
 }
 
-json without(std::initializer_list<const char*> keys, json extra = {}) {
+json without(std::initializer_list<const char*> keys, const json& extra = {}) {
   json config = extra.is_null() ? with(json::object()) : with(extra);
   for (const char* key : keys) {
     config.erase(key);
