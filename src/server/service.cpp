@@ -106,10 +106,6 @@ void Service::stop() {
   }
 }
 
-int Service::running() const {
-  return in_flight_.load(std::memory_order_relaxed);
-}
-
 void Service::check(const GenerationRequest& request) const {
   if (request.prompt.empty()) {
     throw Failure::bad_request(

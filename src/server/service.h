@@ -77,7 +77,6 @@ class Service {
   // name one of them later fail. Waits for the end of a step.
   std::vector<int> retire_adapters(const std::vector<int>& ids);
 
-  int running() const;   // requests that have not ended
   bool asleep() const {  // memory was given back, until the next request
     return asleep_.load(std::memory_order_relaxed);
   }
