@@ -11,6 +11,18 @@
 
 namespace mlxcel {
 
+namespace {
+
+// Where nothing goes on from what was computed, nothing is kept.
+PrefixCacheOptions cache_options(
+    const EngineOptions& options, const ContextTraits& traits) {
+  PrefixCacheOptions out = options.prefix_cache;
+  out.bytes = traits.whole_sequence ? 0 : out.bytes;
+  return out;
+}
+
+}  // namespace
+
 Engine::Engine(Model& model, Backend& backend, const EngineOptions& options)
     : model_(&model),
       backend_(&backend),
@@ -21,7 +33,8 @@ Engine::Engine(Model& model, Backend& backend, const EngineOptions& options)
       cache_(backend.make_kv_cache(model.kv_cache_spec())),
       blocks_(*cache_, options.max_blocks),
       states_(*cache_),
-      prefix_cache_(blocks_, states_, options.prefix_cache, traits_.window) {
+      prefix_cache_(
+          blocks_, states_, cache_options(options, traits_), traits_.window) {
   assert(options.prefill_chunk > 0 && options.max_sequences > 0);
   blocks_.set_reclaimer([this] { return prefix_cache_.reclaim(); });
 }

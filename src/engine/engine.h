@@ -66,7 +66,9 @@ struct SequenceOptions {
 enum class PreemptionPolicy : uint8_t { youngest_first, longest_first };
 
 struct EngineOptions {
-  int prefill_chunk = 512;    // prompt rows a step at most
+  // Prompt rows a step at most; a model of whole sequences (ContextTraits) may
+  // take more, as one sequence is never cut.
+  int prefill_chunk = 512;
   int prompt_chunk = 0;       // of these, one prompt's; 0: all
   int max_prefills = 0;       // prompts read in one step; 0: no limit
   int max_sequences = 64;     // running together; later ones wait
@@ -196,6 +198,7 @@ class Engine {
   // The step.
   void build_step();
   void plan_rows();
+  void start_over(Sequence& sequence);
   void schedule(Sequence& sequence, int64_t rows);
   void handle_logits();
   void draw();

@@ -29,6 +29,9 @@ void Engine::plan_rows() {
     if (!sequence->running()) {
       continue;
     }
+    if (traits_.whole_sequence) {
+      start_over(*sequence);
+    }
     if (sequence->in_prompt()) {
       reading_.push_back(sequence.get());
     } else {
@@ -48,7 +51,8 @@ void Engine::plan_rows() {
             int64_t(options_.step_seconds / prompt_row_seconds_)));
   }
   auto remaining = [](const Sequence* sequence) {
-    return sequence->num_prompt - sequence->computed - sequence->rows;
+    return int64_t(sequence->tokens.size()) - sequence->computed -
+           sequence->rows;
   };
   int64_t own = options_.prompt_chunk > 0 ? options_.prompt_chunk : budget;
   int prefills = 0;
@@ -56,6 +60,15 @@ void Engine::plan_rows() {
     bool one_more = sequence->rows == 0;
     if (one_more && options_.max_prefills > 0 &&
         prefills >= options_.max_prefills) {
+      return;
+    }
+    if (traits_.whole_sequence) {  // all of it or nothing
+      int64_t rows = remaining(sequence);
+      if (rows > 0 && (prefills == 0 || rows <= budget)) {
+        sequence->rows = rows;
+        budget -= rows;
+        ++prefills;
+      }
       return;
     }
     int64_t rows =
@@ -84,6 +97,17 @@ void Engine::plan_rows() {
     give(reading_[i], budget);
   }
   give(oldest, budget);
+}
+
+// The next token takes a pass from position 0. The blocks are written again.
+void Engine::start_over(Sequence& sequence) {
+  if (sequence.computed == 0) {
+    return;
+  }
+  sequence.computed = 0;
+  sequence.options.all_prompt_logits = false;  // they were given
+  states_.release(sequence.state_slot);
+  sequence.state_slot = states_.allocate();
 }
 
 void Engine::build_step() {
@@ -118,7 +142,7 @@ void Engine::schedule(Sequence& sequence, int64_t rows) {
   segment.position = sequence.computed;
   segment.prompt = sequence.in_prompt();
   segment.rope_length =
-      segment.prompt ? sequence.num_prompt : sequence.computed + 1;
+      segment.prompt ? int64_t(sequence.tokens.size()) : sequence.computed + 1;
   segment.blocks = sequence.blocks;
   segment.state = sequence.state_slot;
   segment.adapter_scales = sequence.options.adapter_scales;

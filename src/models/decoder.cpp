@@ -1,5 +1,6 @@
 // The decoder: embedding, blocks of two halves each, final norm and head.
 #include "core/error.h"
+#include "core/log.h"
 #include "models/builder.h"
 #include "models/parts.h"
 #include "models/per_layer_inputs.h"
@@ -48,6 +49,18 @@ int64_t longest_window(const DecoderSpec& spec) {
   return longest;
 }
 
+void warn_of_whole_sequences(const std::vector<std::string>& tensors) {
+  std::string others =
+      tensors.size() > 1 ? cat(" and ", tensors.size() - 1, " like it") : "";
+  log_warning(
+      cat("by the checkpoint's ",
+          tensors.front(),
+          others,
+          " positions depend on later tokens, or on where a pass begins: "
+          "each token takes a pass over its whole sequence, prompts are read "
+          "in one piece, and no prompt cache is kept"));
+}
+
 class Decoder : public Model {
  public:
   Decoder(const PartBuilder& builder, Backend& backend, DType cache_dtype)
@@ -73,6 +86,11 @@ class Decoder : public Model {
     head_ = builder.head(spec_);
     traits_.window = longest_window(spec_);
     traits_.rope_switch_length = builder.rope_switch_length();
+    if (!builder.whole_sequence_tensors().empty()) {
+      traits_.whole_sequence = true;
+      traits_.window = 0;  // every pass reads all positions again
+      warn_of_whole_sequences(builder.whole_sequence_tensors());
+    }
   }
 
   int64_t vocab_size() const override {

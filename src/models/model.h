@@ -11,6 +11,10 @@ struct ContextTraits {
   int64_t window = 0;  // no layer looks back further; 0: some see everything
   // A prompt longer than this is computed with other rotations; 0: never.
   int64_t rope_switch_length = 0;
+  // Earlier positions may depend on later tokens, so that nothing computed
+  // before goes on: each token takes a pass over its whole sequence, in one
+  // prompt segment from position 0.
+  bool whole_sequence = false;
 };
 
 class Model {

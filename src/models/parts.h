@@ -44,6 +44,14 @@ class PartBuilder {
   // Of the tables asked for so far: the least length beyond which one of them
   // turns by other frequencies; 0: none.
   int64_t rope_switch_length() const;
+  // The role's tensor makes the model one of whole sequences: see
+  // ContextTraits. And the tensors that did so far.
+  void need_whole_sequence(std::string_view role) const {
+    whole_sequence_tensors_.push_back(key_of(role));
+  }
+  const std::vector<std::string>& whole_sequence_tensors() const {
+    return whole_sequence_tensors_;
+  }
   // A vector as a table of one row.
   std::unique_ptr<Embedding> row(std::string_view role) const;
   // A float tensor of any of the shapes, `<stem>.weight` or the stem itself.
@@ -51,6 +59,10 @@ class PartBuilder {
   WeightTensor tensor(
       std::string_view role, const std::vector<Shape>& shapes) const;
 
+  // The stem of the role's tensor, for messages.
+  std::string key_of(std::string_view role) const {
+    return require(role).stem;
+  }
   // Whether the checkpoint holds the role.
   bool has(std::string_view role) const;
   // The role's matrix, and the live terms of a slot, for parts that change them
@@ -75,6 +87,7 @@ class PartBuilder {
 
   BuildInputs& inputs_;
   mutable std::map<const RopeTable*, std::shared_ptr<const Rope>> ropes_;
+  mutable std::vector<std::string> whole_sequence_tensors_;
 };
 
 // What parts keep of a step for later ones.

@@ -35,6 +35,9 @@ struct Columns {
   int64_t operator()(const LightningAttention& op) const {
     return op.heads * op.head_dim;
   }
+  int64_t operator()(const LightningBlocks& op) const {
+    return op.heads * op.head_dim;
+  }
   int64_t operator()(const TokenShift& op) const {
     return op.x->cols();
   }
@@ -50,7 +53,8 @@ struct Columns {
 class Check {
  public:
   Check(const Step& step, const KvCache& cache, int layer)
-      : rows_(step.num_rows()),
+      : step_(step),
+        rows_(step.num_rows()),
         state_(
             layer >= 0 && size_t(layer) < cache.spec().layers.size()
                 ? cache.spec().layers[size_t(layer)].state
@@ -123,6 +127,18 @@ class Check {
     constants("decay", op.decay, op.heads);
     norm(op.norm, width);
     state(op.state, width * op.head_dim);
+  }
+  void operator()(const LightningBlocks& op) {
+    int64_t width = op.heads * op.head_dim;
+    input("projection", op.projection, 4 * width);
+    constants("query decay", op.query_decay, op.heads * op.size);
+    constants("key decay", op.key_decay, op.heads * op.size);
+    constants("decay inside", op.inside, op.heads * op.size * op.size);
+    constants("block decay", op.block_decay, op.heads);
+    norm(op.norm, width);
+    for (const Segment& segment : step_.segments) {
+      equal("the segment's first position", segment.position, 0);
+    }
   }
   void operator()(const TokenShift& op) {
     input("x", op.x, 1);
@@ -231,6 +247,7 @@ class Check {
     }
   }
 
+  const Step& step_;
   int64_t rows_, state_;
 };
 

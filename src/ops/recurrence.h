@@ -178,6 +178,24 @@ struct LightningAttention {
   int64_t state = 0;
 };
 
+// Lightning attention by decays of its own, in blocks of `size` tokens counted
+// from the sequence's first. Of the tokens i, j of a block:
+//   y_i = query_decay_i S^T q_i + sum_j inside_ij (q_i . k_j) v_j
+//   S = block_decay S + sum_j key_decay_j k_j v_j^T    (after a whole block)
+// `inside` may let a token see later ones of its block, so a segment is a whole
+// sequence, from position 0; no state goes on from it. Columns as above.
+struct LightningBlocks {
+  const Tensor* projection = nullptr;
+  int heads = 0;
+  int64_t head_dim = 0;
+  int64_t size = 0;
+  const Constants* query_decay = nullptr;  // [heads, size]
+  const Constants* key_decay = nullptr;    // [heads, size]
+  const Constants* inside = nullptr;       // [heads, size, size]
+  const Constants* block_decay = nullptr;  // [heads]
+  GatedNorm norm;
+};
+
 // The row before each row, less the row itself. State: the last row.
 struct TokenShift {
   const Tensor* x = nullptr;
@@ -216,6 +234,7 @@ using Recurrence = std::variant<
     GatedDelta,
     RealGatedRecurrence,
     LightningAttention,
+    LightningBlocks,
     TokenShift,
     ChannelBlend,
     Rwkv7>;

@@ -159,6 +159,9 @@ EngineOptions engine_options_of(
         blocks_for(given.prefix_positions) *
             model.model->kv_cache_spec().bytes_per_block());
   }
+  if (model.model->context_traits().whole_sequence) {
+    out.prefix_cache.bytes = 0;  // nothing goes on from what was computed
+  }
   out.preemption = given.preemption;
   out.admission_watermark = given.admission_watermark;
   out.step_seconds = given.step_seconds;
@@ -270,6 +273,13 @@ void allow_saving_slots(
     return;
   }
   const KvCacheSpec spec = loaded.model->kv_cache_spec();
+  if (loaded.model->context_traits().whole_sequence) {
+    throw UsageError(
+        "--slot-save-path cannot be used with this model",
+        "each token takes a pass over its whole sequence, so nothing that a "
+        "slot computed is of use later",
+        "leave it out");
+  }
   if (!engine.states().can_save()) {
     throw UsageError(
         "--slot-save-path cannot be used with this backend",

@@ -222,6 +222,13 @@ class FakeModel : public Model {
       } else if (segment.state != -1) {
         throw std::logic_error("a slot without recurrent layers");
       }
+      if (traits.whole_sequence) {
+        int last = segment.first_row + segment.num_rows - 1;
+        if (segment.position != 0 || !segment.prompt ||
+            !std::ranges::binary_search(step.output_rows, last)) {
+          throw std::logic_error("a part of a sequence");
+        }
+      }
       float scale_sum = 0;
       for (float scale : segment.adapter_scales) {
         scale_sum += scale;

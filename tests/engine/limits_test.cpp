@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 namespace mlxcel {
 namespace {
@@ -40,9 +41,10 @@ std::vector<int32_t> shifted_answer(
 }
 
 TEST_F(EngineLimits, AShiftedContextGoesOnAsItsRestDoes) {
-  for (bool recurrent : {false, true}) {
+  for (int kind : {0, 1, 2}) {
     FakeModel fresh;
-    fresh.recurrent = recurrent;
+    fresh.recurrent = kind > 0;
+    fresh.traits.whole_sequence = kind > 1;
     // Too few blocks for all: some give way in between.
     Engine engine(
         fresh,
@@ -77,6 +79,64 @@ TEST_F(EngineLimits, AShiftedContextGoesOnAsItsRestDoes) {
     EXPECT_EQ(engine.blocks().used(), 0);
     EXPECT_EQ(engine.states().used(), 0);
   }
+}
+
+TEST_F(EngineLimits, WholeSequencesAreReadAgainForEachToken) {
+  for (bool recurrent : {false, true}) {
+    FakeModel fresh;
+    fresh.recurrent = recurrent;
+    fresh.traits.whole_sequence = true;
+    Engine engine(
+        fresh,
+        backend,
+        {.prefill_chunk = 5,
+         .prompt_chunk = 2,
+         .prefix_cache = {.bytes = 1 << 20, .min_positions = 1},
+         .step_seconds = 1e-9});
+    std::map<int64_t, std::vector<int32_t>> expected;
+    std::vector<int64_t> positions;
+    for (int length : {1, 70, 9, 70, 130}) {
+      SequenceOptions options{
+          .prompt = some_tokens(length, length), .max_tokens = 6};
+      if (length == 9) {
+        options.all_prompt_logits = true;
+        options.on_logits = [&](int64_t position, std::span<const float>) {
+          positions.push_back(position);
+        };
+      }
+      int64_t id = engine.add(options);
+      expected[id] = expected_answer(some_tokens(length, length), 6);
+    }
+    while (!engine.idle()) {
+      engine.step();
+    }
+    std::vector<int64_t> each(14);
+    std::iota(each.begin(), each.end(), 0);
+    EXPECT_EQ(positions, each);
+    for (const auto& [id, tokens] : expected) {
+      std::span<const int32_t> answer = engine.generated(id);
+      EXPECT_EQ(std::vector(answer.begin(), answer.end()), tokens);
+      EXPECT_EQ(engine.num_cached(id), 0);
+      engine.release(id);
+    }
+    EXPECT_FALSE(engine.prefix_cache().enabled());
+    EXPECT_EQ(engine.blocks().used(), 0);
+    EXPECT_EQ(engine.states().used(), 0);
+  }
+}
+
+// Beside a step's rows of another, a sequence is read when all of it fits.
+TEST_F(EngineLimits, WholeSequencesShareAStepWhereTheyFit) {
+  model.traits.whole_sequence = true;
+  Engine engine(model, backend, {.prefill_chunk = 100});
+  for (int length : {60, 50, 30}) {
+    engine.add({.prompt = some_tokens(length), .max_tokens = 1});
+  }
+  engine.step();
+  EXPECT_EQ(model.last_step.num_prompt_rows, 90);
+  engine.step();
+  EXPECT_EQ(model.last_step.num_prompt_rows, 50);
+  EXPECT_TRUE(engine.idle());
 }
 
 TEST_F(EngineLimits, APromptThatFillsTheContextIsReadWholeBeforeItShifts) {

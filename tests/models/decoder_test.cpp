@@ -1,6 +1,8 @@
 // Families against the reference logits on plain loops in double precision: a
 // failure here is a wrong spec or name, not a wrong kernel.
 #include "core/error.h"
+#include "core/log.h"
+#include "core/row_kernels.h"
 #include "io/safetensors.h"
 #include "models/builder.h"
 #include "models/registry.h"
@@ -13,8 +15,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
+#include <limits>
 
 namespace mlxcel {
 namespace {
@@ -78,24 +82,115 @@ TEST_P(DecoderCase, MatchesTheReferenceLogits) {
   }
 }
 
-TEST(DecodingDecayRates, RefusesTablesThatAreNotTheModels) {
-  Built built(testing::fixture_folder("text", "minimax") / "model");
-  std::string key = "model.layers.0.self_attn.slope_rate";
-  WeightTensor stored = built.weights.at(key);
-  std::byte* data = nullptr;
-  WeightTensor changed = make_weight(stored.dtype, stored.shape, &data);
-  std::memcpy(data, stored.data, stored.bytes);
-  float first = 0;
-  std::memcpy(&first, data, sizeof first);
-  first *= 1.5F;
-  std::memcpy(data, &first, sizeof first);
-  built.weights.set(key, std::move(changed));
-  try {
-    built.build();
-    FAIL() << "built";
-  } catch (const CheckpointError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("decay rates"));
+// Stored decays of MiniMax: see models/lightning.h. In the cases text/
+// minimax_text01 and minimax_tables they do not follow from their slopes, and
+// each greedy token comes from a pass over all tokens before it. Published code
+// that goes on from a cache decays its state by the slopes alone, and draws
+// other tokens from the third on.
+struct StoredDecays : ::testing::Test {
+  Built built{testing::fixture_folder("text", "minimax") / "model"};
+  const std::string layer = "model.layers.0.self_attn.";
+  std::string warnings;
+
+  std::vector<float> read(const std::string& name) {
+    const WeightTensor& tensor = built.weights.at(layer + name);
+    std::vector<float> out(size_t(element_count(tensor.shape)));
+    read_as_f32(tensor, out.data());
+    return out;
   }
+  void write(
+      const std::string& name,
+      const std::vector<float>& values,
+      DType dtype = DType::f32) {
+    Shape shape = built.weights.at(layer + name).shape;
+    std::byte* data = nullptr;
+    WeightTensor changed = make_weight(dtype, shape, &data);
+    convert_from_f32(values.data(), int64_t(values.size()), dtype, data);
+    built.weights.set(layer + name, std::move(changed));
+  }
+  bool whole_sequence() {
+    LogSink before = set_log_sink([&](LogLevel, std::string_view message) {
+      warnings += std::string(message) + "\n";
+    });
+    auto model = built.build();
+    set_log_sink(std::move(before));
+    return model->context_traits().whole_sequence;
+  }
+  std::string refusal() {
+    try {
+      built.build();
+    } catch (const CheckpointError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+};
+
+TEST_F(StoredDecays, AreARecurrenceWhereTheyFollowFromTheirSlopes) {
+  EXPECT_FALSE(whole_sequence());
+  for (const char* name :
+       {"slope_rate", "query_decay", "key_decay", "diagonal_decay"}) {
+    write(name, read(name), DType::bf16);
+  }
+  EXPECT_FALSE(whole_sequence());
+  // Slopes of another layer, with their tables.
+  std::vector<float> slopes = read("slope_rate"), table;
+  for (float& slope : slopes) {
+    slope *= 1.5f;
+  }
+  write("slope_rate", slopes);
+  EXPECT_TRUE(whole_sequence());
+  for (const char* name : {"query_decay", "key_decay", "diagonal_decay"}) {
+    table = read(name);
+    for (float& value : table) {
+      value = std::pow(value, 1.5f);
+    }
+    write(name, table);
+  }
+  warnings.clear();
+  EXPECT_FALSE(whole_sequence());
+  EXPECT_EQ(warnings, "");
+}
+
+TEST_F(StoredDecays, MakeAModelOfWholeSequencesWhereTheyDoNot) {
+  std::vector<float> table = read("diagonal_decay");
+  table[1] = 0.25f;  // token 0 sees token 1
+  write("diagonal_decay", table);
+  EXPECT_TRUE(whole_sequence());
+  EXPECT_THAT(
+      warnings,
+      ::testing::HasSubstr("layers.0.self_attn.diagonal_decay positions"));
+  write("diagonal_decay", std::vector<float>(table.size()));
+  EXPECT_TRUE(whole_sequence());
+}
+
+TEST_F(StoredDecays, AreRefusedWhereTheyAreDamaged) {
+  using ::testing::AllOf;
+  using ::testing::HasSubstr;
+  std::vector<float> table = read("key_decay"), slopes = read("slope_rate");
+  const WeightTensor kept = built.weights.at(layer + "key_decay");
+  table[3] = std::numeric_limits<float>::quiet_NaN();
+  write("key_decay", table);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("key_decay"), HasSubstr("entry 3")));
+
+  std::byte* data = nullptr;
+  WeightTensor shorter = make_weight(DType::f32, {2, 4, 1}, &data);
+  std::memset(data, 0, shorter.bytes);
+  built.weights.set(layer + "key_decay", std::move(shorter));
+  EXPECT_THAT(
+      refusal(),
+      AllOf(
+          HasSubstr("key_decay"),
+          HasSubstr("[2, 4, 1]"),
+          HasSubstr("[2, 5, 1]")));
+
+  built.weights.erase(layer + "key_decay");
+  EXPECT_THAT(refusal(), HasSubstr("has no " + layer + "key_decay"));
+
+  built.weights.set(layer + "key_decay", kept);
+  slopes[1] = -40;
+  write("slope_rate", slopes);
+  EXPECT_THAT(refusal(), HasSubstr("grows without bound"));
 }
 
 // Whether the case's checkpoint has one of the stacks that loading spreads, or

@@ -360,6 +360,61 @@ TEST(Recurrence, GraphFollowsTheFormulas) {
   }
 }
 
+// Sequences of several blocks, one, and a part of one, alone and together.
+TEST(Recurrence, LightningBlocksReadWholeSequences) {
+  auto run_blocks = [](Backend& backend, const std::vector<int>& lengths) {
+    auto cache =
+        backend.make_kv_cache({.layers = {{.state = 1}}, .dtype = DType::f32});
+    cache->reserve_states(int(lengths.size()));
+    Step step;
+    for (int length : lengths) {
+      step.segments.push_back(
+          {.first_row = step.num_rows(),
+           .num_rows = length,
+           .state = int32_t(step.segments.size())});
+      for (int row = 0; row < length; ++row) {
+        step.tokens.push_back(length + row);
+      }
+    }
+    step.num_prompt_rows = step.num_rows();
+    Parts parts(backend, step, 5);
+    LightningBlocks op{.heads = 3, .head_dim = 21, .size = 6};
+    op.projection = parts.input(4 * 63);
+    op.query_decay = parts.constants(18);
+    op.key_decay = parts.constants(18);
+    op.inside = parts.constants(108);
+    op.block_decay = parts.constants(3, 0.2f, 0.8f);
+    op.norm = parts.gate(GateForm::sigmoid_of_norm, 63, 63);
+    Tensor y = ops::recurrence(backend, step, op, *cache, 0);
+    std::vector<float> flat(size_t(y.rows() * y.cols()));
+    backend.read(y, flat.data());
+    return flat;
+  };
+  const std::vector<int> lengths = {20, 6, 6, 3, 1};
+  auto reference = testing::make_reference_backend();
+  std::vector<float> want = run_blocks(*reference, lengths);
+  auto expect_wanted = [&](const std::vector<float>& have) {
+    ASSERT_EQ(have.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      ASSERT_NEAR(have[i], want[i], 2e-5 * (1 + std::fabs(want[i]))) << i;
+    }
+  };
+  expect_wanted(run_blocks(*testing::graph_backend(), lengths));
+  for (Isa isa : supported_isas()) {
+    for (int threads : {1, 3}) {
+      SCOPED_TRACE(cat(name_of(isa), ", ", threads, " threads"));
+      auto backend = cpu_backend(isa, threads);
+      std::vector<float> together = run_blocks(*backend, lengths), alone;
+      expect_wanted(together);
+      for (int length : lengths) {
+        std::vector<float> rows = run_blocks(*backend, {length});
+        alone.insert(alone.end(), rows.begin(), rows.end());
+      }
+      EXPECT_EQ(alone, together);
+    }
+  }
+}
+
 TEST(Recurrence, StatesAreCopiedAndCleared) {
   std::vector<std::unique_ptr<Backend>> backends;
   backends.push_back(cpu_backend(Isa::portable, 1));
@@ -432,6 +487,21 @@ TEST(Recurrence, RefusesWhatDoesNotFit) {
   EXPECT_EQ(
       summary(ChannelBlend{x, x, parts.constants(5)}),
       "recurrence: mix does not fit: it has 5 values, not 21");
+  LightningBlocks blocks{.heads = 1, .head_dim = 5, .size = 2};
+  blocks.projection = parts.input(20);
+  blocks.query_decay = blocks.key_decay = parts.constants(2);
+  blocks.inside = parts.constants(3);
+  blocks.block_decay = parts.constants(1);
+  blocks.norm = parts.gate(GateForm::sigmoid_of_norm, 5, 5);
+  EXPECT_EQ(
+      summary(blocks),
+      "recurrence: decay inside does not fit: it has 3 values, not 4");
+  blocks.inside = parts.constants(4);
+  EXPECT_EQ(summary(blocks), "accepted");
+  step.segments[0].position = 2;
+  EXPECT_EQ(
+      summary(blocks),
+      "recurrence: the segment's first position does not fit: it has 2, not 0");
   step.segments[0].state = 4;
   EXPECT_EQ(
       summary(TokenShift{.x = parts.input(20)}),

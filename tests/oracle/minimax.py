@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the case tests/fixtures/text/minimax.
+"""Writes the cases tests/fixtures/text/minimax and minimax_tables.
 
-    tests/oracle/minimax.py FOLDER
+    tests/oracle/minimax.py FOLDER [--tables]
 
 A random MiniMax checkpoint and its logits, computed in double precision with the
 block form of lightning attention (MiniMax-01, arXiv:2501.08313, section 2.2):
 within a block the full products with their decays, between blocks the state.
-The program computes the recurrence instead. The checkpoint carries the decay
-tables that published ones carry, with the values that they must have.
+Checkpoints carry the decays as tables, and the block form reads them from there.
+Those of the first case follow from its slopes, so that the program computes a
+recurrence instead. With --tables the first layer has random tables, which let a
+token see later ones of its block. Each token of `greedy` then comes from a pass
+over all before it, as the reference's without a cache do.
 """
 
 import json
@@ -19,19 +22,22 @@ from safetensors.numpy import save_file
 
 CONFIG = {
     "model_type": "minimax", "architectures": ["MiniMaxForCausalLM"],
-    "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 10, "intermediate_size": 20,
-    "vocab_size": 48, "rms_norm_eps": 1e-3, "rope_theta": 7000.0,
-    "hidden_act": "silu", "num_local_experts": 4, "num_experts_per_tok": 2,
+    "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 10, "intermediate_size": 8,
+    "vocab_size": 32, "rms_norm_eps": 1e-3, "rope_theta": 7000.0,
+    "hidden_act": "silu", "num_local_experts": 3, "num_experts_per_tok": 2,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-    "block_size": 8, "full_attn_alpha_factor": 1.3,
+    "block_size": 5, "full_attn_alpha_factor": 1.3,
     "full_attn_beta_factor": 0.8, "linear_attn_alpha_factor": 1.2,
     "linear_attn_beta_factor": 0.7, "mlp_alpha_factor": 1.1,
     "mlp_beta_factor": 0.9, "sliding_window": None,
     "max_position_embeddings": 128, "tie_word_embeddings": False,
     "torch_dtype": "float32"}
-HIDDEN, HEADS, KV, DIM = 24, 2, 1, 10
-INNER, VOCAB, LAYERS, BLOCK = 20, 48, 3, 8
+TABLES = "--tables" in sys.argv[1:]
+HIDDEN, DIM = CONFIG["hidden_size"], CONFIG["head_dim"]
+HEADS, KV, LAYERS = 2, 1, 3
+INNER, VOCAB = CONFIG["intermediate_size"], CONFIG["vocab_size"]
+BLOCK, EXPERTS = CONFIG["block_size"], CONFIG["num_local_experts"]
 EPS, GATED_EPS = 1e-3, 1e-6
 
 
@@ -73,14 +79,20 @@ def make_weights(random):
             w[a + "diagonal_decay"] = np.where(
                 apart >= 0, np.exp(-rate * np.maximum(apart, 0)), 0).astype(
                     np.float32)
+            if TABLES and layer == 0:
+                for table in ("slope_rate", "query_decay", "key_decay",
+                              "diagonal_decay"):
+                    shape = w[a + table].shape
+                    w[a + table] = random.normal(0, 0.5, shape).astype(
+                        np.float32)
         else:
             matrix(a + "q_proj.weight", HEADS * DIM, HIDDEN)
             matrix(a + "k_proj.weight", KV * DIM, HIDDEN)
             matrix(a + "v_proj.weight", KV * DIM, HIDDEN)
             matrix(a + "o_proj.weight", HIDDEN, HEADS * DIM)
         m = at + "block_sparse_moe."
-        matrix(m + "gate.weight", 4, HIDDEN)
-        for e in range(4):
+        matrix(m + "gate.weight", EXPERTS, HIDDEN)
+        for e in range(EXPERTS):
             matrix(m + f"experts.{e}.w1.weight", INNER, HIDDEN)
             matrix(m + f"experts.{e}.w3.weight", INNER, HIDDEN)
             matrix(m + f"experts.{e}.w2.weight", HIDDEN, INNER)
@@ -99,24 +111,22 @@ def silu(x):
     return x * sigmoid(x)
 
 
-def lightning(x, w, layer):
+def lightning(x, w):
     length = len(x)
     qkv = silu(x @ w["qkv_proj.weight"].T).reshape(length, HEADS, 3 * DIM)
     q, k, v = (part.transpose(1, 0, 2) for part in np.split(qkv, 3, axis=2))
     out = np.zeros((HEADS, length, DIM))
-    for h, rate in enumerate(slopes(layer)):
+    for h, rate in enumerate(w["slope_rate"].reshape(HEADS)):
         state = np.zeros((DIM, DIM))
         for start in range(0, length, BLOCK):
             rows = slice(start, min(start + BLOCK, length))
             n = rows.stop - rows.start
-            i = np.arange(n)
-            apart = i[:, None] - i[None, :]
-            inside = np.where(apart >= 0, np.exp(-rate * np.abs(apart)), 0)
+            inside = w["diagonal_decay"][0, h, :n, :n]
             qs, ks, vs = q[h, rows], k[h, rows], v[h, rows]
             out[h, rows] = (qs @ ks.T * inside) @ vs + (
-                qs * np.exp(-rate * (i + 1))[:, None]) @ state
+                qs * w["query_decay"][h, :n]) @ state
             state = state * np.exp(-rate * n) + (
-                ks * np.exp(-rate * (n - 1 - i))[:, None]).T @ vs
+                ks * w["key_decay"][h, BLOCK - n:]).T @ vs
     y = out.transpose(1, 0, 2).reshape(length, HEADS * DIM)
     y = rms(y, w["norm.weight"], GATED_EPS)
     return (sigmoid(x @ w["output_gate.weight"].T) * y) @ w["out_proj.weight"].T
@@ -172,7 +182,7 @@ def logits_of(tokens, weights):
         name = "linear_attn" if linear else "full_attn"
         x = rms(x, own["input_layernorm.weight"], EPS)
         mixer = below(own, "self_attn.")
-        y = lightning(x, mixer, layer) if linear else attention(x, mixer)
+        y = lightning(x, mixer) if linear else attention(x, mixer)
         x = x * CONFIG[name + "_alpha_factor"] + y * CONFIG[name + "_beta_factor"]
         x = rms(x, own["post_attention_layernorm.weight"], EPS)
         y = experts(x, below(own, "block_sparse_moe."))
@@ -183,7 +193,7 @@ def logits_of(tokens, weights):
 def main():
     folder = Path(sys.argv[1])
     (folder / "model").mkdir(parents=True, exist_ok=True)
-    random = np.random.default_rng(2501)
+    random = np.random.default_rng(2509 if TABLES else 2501)
     weights = make_weights(random)
     prompt = random.integers(0, VOCAB, 24).astype(np.int32)
     tokens, margins = list(prompt), []
@@ -203,8 +213,9 @@ def main():
     (folder / "model" / "config.json").write_text(json.dumps(CONFIG, indent=1))
     (folder / "meta.json").write_text(json.dumps({
         "family": "minimax", "model_type": "minimax",
-        "exercises": "lightning attention with its decays, residual factors, "
-                     "experts",
+        "exercises": ("lightning attention by stored tables, "
+                      if TABLES else "lightning attention with its decays, ")
+                     + "residual factors, experts",
         "oracle": {"name": "tests/oracle/minimax.py"},
         "weights": {"dtype": "f32", "layout": "pt"},
         "abs_tolerance": 0.002}, indent=1))

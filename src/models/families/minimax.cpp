@@ -51,6 +51,7 @@ DecoderSpec minimax_decoder(const Config& config) {
       auto mixer = std::make_shared<LightningSpec>();
       mixer->heads = block.attention.heads.query;
       mixer->head_dim = block.attention.heads.dim;
+      mixer->block_size = positive_size(config, "block_size");
       mixer->norm_eps = 1e-6f;  // the published class states none
       mixer->slope_factor =
           float(1 - double(layer) / (double(layers) - 1 + 1e-5) + 1e-5);
@@ -71,6 +72,9 @@ std::vector<NameRule> minimax_names() {
       {{{block + ".qkv_proj", {"layers.{l}.lightning.qkv"}},
         {block + ".output_gate", {"layers.{l}.lightning.gate"}},
         {block + ".slope_rate", {"layers.{l}.lightning.slope"}},
+        {block + ".query_decay", {"layers.{l}.lightning.query_decay"}},
+        {block + ".key_decay", {"layers.{l}.lightning.key_decay"}},
+        {block + ".diagonal_decay", {"layers.{l}.lightning.diagonal_decay"}},
         {block + ".norm", {"layers.{l}.lightning.norm"}},
         {block + ".out_proj", {"layers.{l}.lightning.out"}}},
        moe_names(
@@ -86,13 +90,10 @@ const Family minimax = {
     .model_types = {"minimax"},
     .architectures = {"MiniMaxForCausalLM"},
     .decoder = minimax_decoder,
-    .defaults = {{"num_local_experts", 8}, {"rms_norm_eps", 1e-5}},
+    .defaults =
+        {{"num_local_experts", 8}, {"rms_norm_eps", 1e-5}, {"block_size", 256}},
     .names = hf_decoder_names(minimax_names()),
     .features = {"num_local_experts", "layer_types", "sliding_window"},
-    .dropped =
-        {"*.self_attn.query_decay",
-         "*.self_attn.key_decay",
-         "*.self_attn.diagonal_decay"},
 };
 
 }  // namespace mlxcel

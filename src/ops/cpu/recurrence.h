@@ -79,6 +79,7 @@ void run_op(const RecurrenceCall& call, const StateSpaceDual& op);
 void run_op(const RecurrenceCall& call, const GatedDelta& op);
 void run_op(const RecurrenceCall& call, const RealGatedRecurrence& op);
 void run_op(const RecurrenceCall& call, const LightningAttention& op);
+void run_op(const RecurrenceCall& call, const LightningBlocks& op);
 void run_op(const RecurrenceCall& call, const TokenShift& op);
 void run_op(const RecurrenceCall& call, const ChannelBlend& op);
 void run_op(const RecurrenceCall& call, const Rwkv7& op);

@@ -355,6 +355,43 @@ mx::array run(Group& group, const LightningAttention& op) {
   return gate(y, group.input(op.projection, 3 * width, width), op.norm);
 }
 
+mx::array run(Group& group, const LightningBlocks& op) {
+  int64_t width = op.heads * op.head_dim, dim = op.head_dim;
+  int heads = op.heads, size = int_of(op.size);
+  // [batch, heads, rows, 3 * dim]
+  mx::array qkv = mx::transpose(
+      split_heads(silu(group.input(op.projection, 0, 3 * width)), heads),
+      {0, 2, 1, 3});
+  mx::array query_decay =
+      mx::reshape(numbers(op.query_decay), {heads, size, 1});
+  mx::array key_decay = mx::reshape(numbers(op.key_decay), {heads, size, 1});
+  mx::array inside = mx::reshape(numbers(op.inside), {heads, size, size});
+  mx::array decay = mx::reshape(numbers(op.block_decay), {heads, 1, 1});
+  mx::array s =
+      mx::zeros({group.batch, heads, int_of(dim), int_of(dim)}, mx::float32);
+  std::vector<mx::array> out;
+  for (int first = 0; first < group.rows; first += size) {
+    int rows = std::min(size, group.rows - first);
+    mx::array block = part(qkv, 2, first, rows);
+    mx::array q = part(block, 3, 0, dim), k = part(block, 3, dim, dim);
+    mx::array v = part(block, 3, 2 * dim, dim);
+    mx::array weights = mx::multiply(
+        mx::matmul(q, mx::swapaxes(k, 2, 3)),
+        part(part(inside, 1, 0, rows), 2, 0, rows));
+    out.push_back(mx::add(
+        mx::matmul(weights, v),
+        mx::matmul(mx::multiply(q, part(query_decay, 1, 0, rows)), s)));
+    if (rows == size) {
+      mx::array keys = mx::swapaxes(mx::multiply(k, key_decay), 2, 3);
+      s = mx::add(mx::multiply(decay, s), mx::matmul(keys, v));
+    }
+  }
+  mx::array y = mx::reshape(
+      mx::transpose(mx::concatenate(out, 2), {0, 2, 1, 3}),
+      {group.batch, group.rows, int_of(width)});
+  return gate(y, group.input(op.projection, 3 * width, width), op.norm);
+}
+
 mx::array run(Group& group, const TokenShift& op) {
   int64_t cols = op.x->cols();
   mx::array x = group.input(op.x, 0, cols);

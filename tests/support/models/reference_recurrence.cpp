@@ -292,6 +292,58 @@ Row run(const Token& token, const LightningAttention& op) {
   return y;
 }
 
+// All rows of a sequence at once, after the formulas: a state for each row from
+// the whole blocks before its own.
+Rows run_blocks(const Segment& segment, const LightningBlocks& op) {
+  int64_t dim = op.head_dim, width = op.heads * dim, size = op.size;
+  Rows out(size_t(segment.num_rows));
+  for (int64_t row = 0; row < segment.num_rows; ++row) {
+    auto input = [&](int64_t at, int64_t first) {
+      return rows_of(*op.projection)[size_t(segment.first_row + at)].data() +
+             first;
+    };
+    Row& y = out[size_t(row)];
+    for (int64_t head = 0; head < op.heads; ++head) {
+      auto part = [&](int64_t at, int64_t index) {
+        Row x = slice(input(at, (3 * head + index) * dim), dim);
+        std::transform(x.begin(), x.end(), x.begin(), silu);
+        return x;
+      };
+      Row q = part(row, 0), sum(size_t(dim), 0);
+      int64_t block = row / size, i = row % size;
+      for (int64_t at = 0;
+           at < std::min<int64_t>((block + 1) * size, segment.num_rows);
+           ++at) {
+        Row k = part(at, 1), v = part(at, 2);
+        int64_t j = at % size;
+        double factor = 0;
+        for (int64_t d = 0; d < dim; ++d) {
+          factor += q[size_t(d)] * k[size_t(d)];
+        }
+        if (at / size == block) {
+          factor *= numbers(op.inside)[size_t((head * size + i) * size + j)];
+        } else {
+          factor *= numbers(op.query_decay)[size_t(head * size + i)] *
+                    numbers(op.key_decay)[size_t(head * size + j)] *
+                    std::pow(
+                        numbers(op.block_decay)[size_t(head)],
+                        double(block - 1 - at / size));
+        }
+        for (int64_t d = 0; d < dim; ++d) {
+          sum[size_t(d)] += factor * v[size_t(d)];
+        }
+      }
+      y.insert(y.end(), sum.begin(), sum.end());
+    }
+    apply(y, slice(input(row, 3 * width), width), op.norm);
+  }
+  return out;
+}
+
+Row run(const Token&, const LightningBlocks&) {
+  return {};  // see run_blocks()
+}
+
 Row run(const Token& token, const TokenShift& op) {
   Row out;
   for (int64_t c = 0; c < op.x->cols(); ++c) {
@@ -376,6 +428,11 @@ Tensor recurrence(const Step& step, const Recurrence& op, Rows& states) {
   Rows out;
   Row none;
   for (const Segment& segment : step.segments) {
+    if (const auto* blocks = std::get_if<LightningBlocks>(&op)) {
+      Rows rows = run_blocks(segment, *blocks);
+      out.insert(out.end(), rows.begin(), rows.end());
+      continue;
+    }
     for (int i = 0; i < segment.num_rows; ++i) {
       Token token{
           size_t(segment.first_row + i),

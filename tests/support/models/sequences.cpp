@@ -15,10 +15,22 @@ int SequenceRunner::add(std::vector<float> adapter_scales) {
   return int(sequences_.size()) - 1;
 }
 
-Logits SequenceRunner::run(const std::vector<Piece>& pieces) {
+Logits SequenceRunner::run(const std::vector<Piece>& given) {
+  std::vector<Piece> pieces = given;
   Step step;
-  for (const Piece& piece : pieces) {
+  for (Piece& piece : pieces) {
     Sequence& sequence = sequences_[size_t(piece.sequence)];
+    size_t outputs = piece.tokens.size();
+    if (model_.context_traits().whole_sequence) {
+      auto& tokens = sequence.tokens;
+      tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());
+      piece.tokens = tokens;
+      piece.prompt = true;
+      sequence.length = 0;
+      if (cache_->num_states() > 0) {
+        cache_->clear_state(piece.sequence);
+      }
+    }
     int64_t end = sequence.length + int64_t(piece.tokens.size());
     while (int64_t(sequence.blocks.size()) * kKvBlockSize < end) {
       sequence.blocks.push_back(next_block_++);
@@ -36,9 +48,9 @@ Logits SequenceRunner::run(const std::vector<Piece>& pieces) {
         step.tokens.end(), piece.tokens.begin(), piece.tokens.end());
     step.num_prompt_rows += piece.prompt ? int(piece.tokens.size()) : 0;
     sequence.length = end;
-  }
-  for (int row = 0; row < step.num_rows(); ++row) {
-    step.output_rows.push_back(row);
+    for (int i = int(outputs); i > 0; --i) {
+      step.output_rows.push_back(step.num_rows() - i);
+    }
   }
   cache_->reserve(next_block_);
   Tensor logits = model_.forward(step, *cache_);
@@ -55,7 +67,8 @@ Logits SequenceRunner::run(const std::vector<Piece>& pieces) {
 Logits SequenceRunner::prefill(
     int sequence, std::span<const int32_t> tokens, int chunk) {
   Logits out;
-  size_t size = chunk > 0 ? size_t(chunk) : tokens.size();
+  bool cut = chunk > 0 && !model_.context_traits().whole_sequence;
+  size_t size = cut ? size_t(chunk) : tokens.size();
   for (size_t at = 0; at < tokens.size(); at += size) {
     std::span<const int32_t> part =
         tokens.subspan(at, std::min(size, tokens.size() - at));

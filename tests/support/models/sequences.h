@@ -29,9 +29,12 @@ class SequenceRunner {
     int64_t whole = 0;  // 0: up to the piece's end
   };
   // Logits of all rows, in the order of the pieces. Prompt pieces come first.
-  Logits run(const std::vector<Piece>& pieces);
+  // A model of whole sequences reads what came before again, as the engine
+  // does.
+  Logits run(const std::vector<Piece>& given);
 
   // A prompt in pieces of `chunk` rows (0: one piece): logits of all rows.
+  // Whole sequences are never cut.
   Logits prefill(int sequence, std::span<const int32_t> tokens, int chunk = 0);
   // One generated row.
   std::vector<float> decode(int sequence, int32_t token);
@@ -39,6 +42,7 @@ class SequenceRunner {
  private:
   struct Sequence {
     int64_t length = 0;
+    std::vector<int32_t> tokens;  // for models of whole sequences
     std::vector<int32_t> blocks;
     std::vector<float> scales;
   };

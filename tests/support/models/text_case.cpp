@@ -108,9 +108,6 @@ std::vector<std::string> runnable_cases(const std::string& set) {
     std::vector<std::string> own = generated_cases();
     names.insert(names.end(), own.begin(), own.end());
   }
-  // Its decay tables are random and belong to no model: loading refuses it, as
-  // tests/models/decoder_test.cpp shows.
-  std::erase(names, "minimax_text01");
   for (const std::string& name : names) {
     nlohmann::json config =
         read_json(case_folder(set, name) / "model" / "config.json");
