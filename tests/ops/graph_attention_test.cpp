@@ -13,6 +13,10 @@ struct Case {
   RopeTable rope;
   bool head_norm = false, wide_norm = false;
   DType cache_dtype = DType::f32;
+  // What the backend computes in where the device has it; the values that come
+  // in are rounded to it.
+  DType activations = DType::f32;
+  int first_prompt = 70;  // rows
   double tolerance = 2e-5;
 };
 
@@ -92,7 +96,7 @@ class Reference {
 
 void run_case(const Case& c) {
   SCOPED_TRACE(c.name);
-  auto backend = graph_backend();
+  auto backend = graph_backend(c.activations);
   AttentionArgs args = c.args;
   int dim = args.head_dim;
   int q_cols = args.num_heads * dim, kv_cols = args.num_kv_heads * dim;
@@ -123,11 +127,12 @@ void run_case(const Case& c) {
   spec.dtype = c.cache_dtype;
   spec.layers.assign(2, {args.num_kv_heads, dim, dim});
   auto cache = backend->make_kv_cache(spec);
-  cache->reserve(4);
+  int first_blocks = c.first_prompt > 2 * kKvBlockSize ? 12 : 4;
+  cache->reserve(first_blocks);
   Reference reference(c);
   // Blocks out of order; the third sequence's are in a row.
   std::vector<Sequence> sequences(3);
-  sequences[0].blocks = {3, 0, 6};
+  sequences[0].blocks = {3, 0, 6, 9, 11, 10};
   sequences[1].blocks = {5, 1};
   sequences[2].blocks = {7, 8};
 
@@ -137,7 +142,7 @@ void run_case(const Case& c) {
   };
   // Chunked prompts, prompts beside generated rows, batches of generated rows.
   std::vector<std::vector<Part>> steps = {
-      {{0, 70, true}},
+      {{0, c.first_prompt, true}},
       {{0, 5, true}, {1, 3, true}},
       {{2, 66, true}, {0, 1, false}, {1, 1, false}},
       {{0, 1, false}, {1, 1, false}, {2, 1, false}},
@@ -147,7 +152,7 @@ void run_case(const Case& c) {
   int step_number = 0;
   for (const std::vector<Part>& parts : steps) {
     SCOPED_TRACE(cat("step ", step_number++));
-    cache->reserve(step_number == 1 ? 4 : 9);
+    cache->reserve(step_number == 1 ? first_blocks : 12);
     Step step;
     for (const Part& part : parts) {
       Sequence& s = sequences[size_t(part.sequence)];
@@ -157,8 +162,9 @@ void run_case(const Case& c) {
       segment.position = s.length;
       segment.prompt = part.prompt;
       segment.rope_length =
-          part.prompt ? (part.sequence == 0 ? 75 : s.length + part.rows)
-                      : s.length + 1;
+          part.prompt
+              ? (part.sequence == 0 ? c.first_prompt + 5 : s.length + part.rows)
+              : s.length + 1;
       int64_t blocks = (s.length + part.rows + kKvBlockSize - 1) / kKvBlockSize;
       segment.blocks = std::span<const int32_t>(s.blocks).first(size_t(blocks));
       step.segments.push_back(segment);
@@ -170,6 +176,7 @@ void run_case(const Case& c) {
     size_t cols = size_t(q_cols + 2 * kv_cols);
     Values qkv = random_values(size_t(step.num_rows()) * cols);
     Values other = random_values(qkv.size());
+    make_float(c.activations, {int64_t(qkv.size())}, qkv);  // rounds them
     Tensor out = backend->attention(
         step,
         tensor_of(*backend, qkv, int64_t(cols)),
@@ -203,13 +210,8 @@ void run_case(const Case& c) {
         for (int h = 0; c.rope.dims > 0 && h < args.num_kv_heads; ++h) {
           reference.rotate(&k[size_t(h * dim)], s.length, segment.rope_length);
         }
-        if (c.cache_dtype == DType::bf16) {
-          for (Values* values : {&k, &v}) {
-            for (double& x : *values) {
-              x = bf16_to_f32(f32_to_bf16(float(x)));
-            }
-          }
-        }
+        make_float(c.cache_dtype, {int64_t(k.size())}, k);  // rounds them
+        make_float(c.cache_dtype, {int64_t(v.size())}, v);
         s.q.insert(s.q.end(), q.begin(), q.end());
         s.k.insert(s.k.end(), k.begin(), k.end());
         s.v.insert(s.v.end(), v.begin(), v.end());
@@ -331,6 +333,46 @@ TEST(GraphAttention, CacheInBf16) {
   c.cache_dtype = DType::bf16;
   c.tolerance = 2e-2;  // a rounding may fall the other way
   run_case(c);
+}
+
+// GPUs compute in these; generated rows go through kernels of their own there.
+TEST(GraphAttention, HalfPrecision) {
+  for (DType type : {DType::f16, DType::bf16}) {
+    auto half = [&](const char* name, int dim) {
+      Case c = base_case(cat(name, ", ", type, ", head size ", dim));
+      c.activations = c.cache_dtype = type;
+      c.args.head_dim = dim;
+      c.args.scale = 1 / std::sqrt(float(dim));
+      c.rope = rope_table(dim);
+      c.tolerance = type == DType::f16 ? 5e-3 : 4e-2;
+      return c;
+    };
+    for (int dim : {64, 128, 256}) {
+      run_case(half("plain", dim));
+    }
+    Case c = half("many keys, three heads a key head", 64);
+    c.first_prompt = 300;
+    c.args.num_heads = 6;
+    run_case(c);
+    c = half("window, one head a key head", 128);
+    c.first_prompt = 300;
+    c.args.num_kv_heads = 4;
+    for (int64_t window : {1, 64, 200}) {
+      c.args.window = window;
+      run_case(c);
+    }
+    c = half("norms, partial rotation of neighbours, scaled", 128);
+    c.head_norm = true;
+    c.rope = rope_table(64);
+    c.rope.interleaved = true;
+    c.rope.scale = 1.2f;
+    c.tolerance *= 2;  // scores are larger
+    run_case(c);
+    c = half("no rotation, ten heads a key head", 128);
+    c.args.num_heads = 20;
+    c.rope = {};
+    run_case(c);
+  }
 }
 
 TEST(GraphKvCache, CopiesBlocksOfAllLayers) {

@@ -15,6 +15,11 @@ double tolerance_of(DType dtype) {
   return dtype == DType::bf16 ? 0.04 : 0.006;
 }
 
+// A last bit of a result.
+double relative_of(DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
+}
+
 Values rounded_values(size_t count, DType dtype) {
   Values values = random_values(count);
   make_float(dtype, {int64_t(count)}, values);
@@ -95,7 +100,8 @@ void check_product(
           " times ",
           matrix.weight.out,
           ", ",
-          dtype));
+          dtype),
+      relative_of(dtype));
 }
 
 TEST(GraphProduct, AffineFormatsInSixteenBits) {

@@ -204,16 +204,19 @@ inline std::vector<float> read_back(Backend& backend, const Tensor& tensor) {
   return out;
 }
 
+// `relative`: of an expected value, allowed beside the tolerance.
 inline void expect_near(
     const std::vector<float>& seen,
     const Values& expected,
     double tolerance,
-    const std::string& what = "") {
+    const std::string& what = "",
+    double relative = 0) {
   ASSERT_EQ(seen.size(), expected.size()) << what;
   double worst = 0;
   size_t at = 0;
   for (size_t i = 0; i < seen.size(); ++i) {
-    double error = std::abs(seen[i] - expected[i]);
+    double error =
+        std::abs(seen[i] - expected[i]) - relative * std::abs(expected[i]);
     if (!(error <= worst)) {
       worst = error;
       at = i;

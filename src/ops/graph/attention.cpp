@@ -1,6 +1,7 @@
 #include "ops/graph/attention.h"
 
 #include "core/error.h"
+#include "ops/graph/cuda_attention.h"
 #include "ops/graph/linear.h"
 
 namespace mlxcel::graph {
@@ -218,7 +219,10 @@ void write_keys_and_values(
 
 }  // namespace
 
-mx::array attention(
+namespace {
+
+// The heads' results side by side, before the gate.
+mx::array heads_attention(
     const Context& context,
     Plan& plan,
     const mx::array& qkv,
@@ -226,6 +230,9 @@ mx::array attention(
     GraphKvCache& cache,
     int layer,
     const mx::array* shared) {
+  if (!shared && cuda_takes_attention(context, plan, qkv, args, cache, layer)) {
+    return cuda_attention(plan, qkv, args, cache, layer);
+  }
   int dim = args.head_dim;
   int q_cols = args.num_heads * dim;
   const mx::array& source = shared ? *shared : qkv;
@@ -269,7 +276,23 @@ mx::array attention(
     out = mx::reshape(
         swap_heads(heads, args.num_kv_heads, repeats), {out.shape(0), q_cols});
   }
+  return out;
+}
+
+}  // namespace
+
+mx::array attention(
+    const Context& context,
+    Plan& plan,
+    const mx::array& qkv,
+    const AttentionArgs& args,
+    GraphKvCache& cache,
+    int layer,
+    const mx::array* shared) {
+  mx::array out =
+      heads_attention(context, plan, qkv, args, cache, layer, shared);
   if (args.gated) {
+    int q_cols = args.num_heads * args.head_dim;
     mx::array gate = mx::slice(
         qkv, {0, qkv.shape(1) - q_cols}, {qkv.shape(0), qkv.shape(1)});
     out = mx::multiply(out, mx::sigmoid(gate));

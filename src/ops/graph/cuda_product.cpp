@@ -1,6 +1,7 @@
 #include "ops/graph/cuda_product.h"
 
 #include "core/error.h"
+#include "ops/graph/cuda_kernel.h"
 #include "ops/graph/cuda_product_kernel.h"
 #include "ops/graph/linear.h"
 
@@ -23,7 +24,7 @@ using Feature = unsigned;
 constexpr Feature kBiases = 1, kChosen = 2, kNorm = 4, kResidual = 8;
 constexpr Feature kFeatureSets = 16;
 
-mx::fast::CustomKernelFunction make_kernel(unsigned features) {
+std::unique_ptr<const CudaKernel> make_kernel(unsigned features) {
   std::vector<std::string> inputs{"x", "w", "scales"};
   std::string header = cat("constexpr int kHeldValues = ", kHeldValues, ";\n");
   auto add = [&](Feature feature, const char* macro, const char* input) {
@@ -36,24 +37,31 @@ mx::fast::CustomKernelFunction make_kernel(unsigned features) {
   add(kChosen, "MLXCEL_CHOSEN", "ids");
   add(kNorm, "MLXCEL_NORM", "norm");
   add(kResidual, "MLXCEL_RESIDUAL", "residual");
-  return mx::fast::cuda_kernel(
-      cat("mlxcel_product_", features),
+  return std::make_unique<const CudaKernel>(
+      cat("product_", features),
       inputs,
-      {"y"},
+      std::vector<std::string>{
+          "BITS",
+          "GROUP",
+          "FORMAT",
+          "TILES",
+          "COLUMNS",
+          "WARPS",
+          "BLOCKS",
+          "GATE"},
       kProductSource,
       header + kProductHeader);
 }
 
-const mx::fast::CustomKernelFunction& kernel_for(unsigned features) {
-  static const std::array<mx::fast::CustomKernelFunction, kFeatureSets>
-      kernels = [] {
-        std::array<mx::fast::CustomKernelFunction, kFeatureSets> made;
-        for (unsigned i = 0; i < kFeatureSets; ++i) {
-          made[i] = make_kernel(i);
-        }
-        return made;
-      }();
-  return kernels[features];
+const CudaKernel& kernel_for(unsigned features) {
+  static const auto kernels = [] {
+    std::array<std::unique_ptr<const CudaKernel>, kFeatureSets> made;
+    for (unsigned i = 0; i < kFeatureSets; ++i) {
+      made[i] = make_kernel(i);
+    }
+    return made;
+  }();
+  return *kernels[features];
 }
 
 // FORMAT of the kernel.
@@ -136,24 +144,18 @@ mx::array cuda_product(
   mx::Shape shape = x.shape();
   shape.back() = out;
   return kernel_for(features)(
-             inputs,
-             {shape},
-             {type},
-             {blocks * warps * 32, passes, 1},
-             {warps * 32, 1, 1},
-             {{"T", type},
-              {"BITS", quant.bits},
-              {"GROUP", quant.group_size},
-              {"FORMAT", format_of(quant.mode)},
-              {"TILES", tiles},
-              {"COLUMNS", columns},
-              {"WARPS", warps},
-              {"BLOCKS", count},
-              {"GATE", gate}},
-             std::nullopt,
-             false,
-             {})
-      .front();
+      std::move(inputs),
+      {quant.bits,
+       quant.group_size,
+       format_of(quant.mode),
+       tiles,
+       columns,
+       warps,
+       count,
+       gate},
+      {.blocks = {blocks, passes, 1}, .threads = warps * 32},
+      std::move(shape),
+      type);
 }
 
 }  // namespace mlxcel::graph

@@ -100,7 +100,13 @@ GraphRope::GraphRope(Context& context, const RopeTable& table)
       by_parts_(context.gpu && table.dims < 32),
       switch_length_(table.switch_length),
       short_{periods(table.inv_freq), table.scale},
-      long_{periods(table.long_inv_freq), table.long_scale} {}
+      long_{periods(table.long_inv_freq), table.long_scale} {
+  if (switch_length_ == 0) {
+    factors_ =
+        mx::concatenate({short_.periods, mx::array({short_.scale}, {1})});
+    factors_->eval();
+  }
+}
 
 mx::array GraphRope::rotate(
     const mx::array& x,

@@ -34,6 +34,14 @@ class GraphRope : public Rope {
   GraphRope(Context& context, const RopeTable& table);
   // x: [rows, heads, head_dim], one row a token of the step.
   mx::array apply(const mx::array& x, const Plan& plan) const;
+  // For our CUDA kernels: the periods and then what the turned dimensions are
+  // multiplied by, f32 [dims / 2 + 1]; null where it depends on the length.
+  const mx::array* factors() const {
+    return factors_ ? &*factors_ : nullptr;
+  }
+  bool interleaved() const {
+    return interleaved_;
+  }
 
  private:
   struct Factors {
@@ -53,6 +61,7 @@ class GraphRope : public Rope {
   bool by_parts_;
   int64_t switch_length_;
   Factors short_, long_;
+  std::optional<mx::array> factors_;
 };
 
 }  // namespace mlxcel::graph

@@ -96,6 +96,36 @@ const mx::array& Plan::slots(int num_blocks) {
   return *slots_;
 }
 
+bool Plan::single_rows() const {
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (segments[i].num_rows != 1 || segments[i].first_row != int(i)) {
+      return false;
+    }
+  }
+  return int(segments.size()) == num_rows_;
+}
+
+const mx::array& Plan::table(int num_blocks) {
+  slots(num_blocks);  // checks the blocks
+  if (!table_) {
+    size_t width = 0;
+    for (const RowSegment& segment : segments) {
+      width = std::max(width, size_t(segment.position / kKvBlockSize) + 1);
+    }
+    std::vector<int32_t> out{int32_t(width)};
+    for (const RowSegment& segment : segments) {
+      out.push_back(int32_t(segment.position));
+      out.push_back(segment.slot(segment.position));
+      size_t used = std::min(width, segment.blocks.size());
+      out.insert(
+          out.end(), segment.blocks.begin(), segment.blocks.begin() + used);
+      out.resize(out.size() + width - used, 0);
+    }
+    table_ = int_array(out, {int(out.size())});
+  }
+  return *table_;
+}
+
 mx::array Plan::query_factors(const QueryScaling& scaling) const {
   std::vector<float> factors(size_t(num_rows_), 1.0f);
   for (const RowSegment& segment : segments) {

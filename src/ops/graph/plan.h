@@ -57,6 +57,11 @@ class Plan {
   // i32 [rows]: where the rows' keys and values go. Throws when a segment's
   // blocks do not cover it or lie outside the cache.
   const mx::array& slots(int num_blocks);
+  // Whether every row is a segment of its own, in order.
+  bool single_rows() const;
+  // For single rows, i32 [1 + rows * (2 + W)]: W, then for each row its
+  // position, its slot and the blocks of its sequence, W of them.
+  const mx::array& table(int num_blocks);
   // f32 [rows, 1, 1]: QueryScaling::at each row's position.
   mx::array query_factors(const QueryScaling& scaling) const;
   const std::vector<AttentionGroup>& groups(const Window& window);
@@ -75,7 +80,7 @@ class Plan {
  private:
   int num_rows_;
   int32_t last_block_ = -1;
-  std::optional<mx::array> slots_;
+  std::optional<mx::array> slots_, table_;
   std::map<Window, std::vector<AttentionGroup>> groups_;
   std::map<std::vector<int>, std::optional<RowScales>> scales_;
 };
