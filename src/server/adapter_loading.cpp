@@ -60,15 +60,12 @@ void AdapterLoading::load(const std::string& name, const std::string& path) {
   auto model = std::make_shared<LoadedModel>(load_model(options));
 
   // Between two steps: from here on requests may name the adapter.
-  std::promise<void> swapped;
   LoadedAdapter adapter = model->adapters.back();
   adapter.task_name = name;
-  service_.on_engine([&](Engine& engine) {
-    engine.set_model(*model->model, *model->backend);
+  service_.ask([&](Engine& engine) {
     adapters_.add(adapter);
-    swapped.set_value();
+    engine.set_model(*model->model, *model->backend);
   });
-  swapped.get_future().wait();
   model_ = std::move(model);
   options_ = std::move(options);
   log_info(cat("adapter ", name, " loaded from ", request.folder.string()));

@@ -4,7 +4,10 @@
 #include "http/message.h"
 #include "server/routes.h"
 
+#include <exception>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -64,6 +67,34 @@ http::Task<std::invoke_result_t<Function&>> read_aside(
   };
   auto result = co_await http::background(response.executor(), tidy);
   co_return std::move(result);
+}
+
+// What `question` makes of the engine between two steps. Nothing when the
+// client is gone; what it throws is thrown here.
+template <typename T>
+http::Task<std::optional<T>> ask_engine(
+    const App& app,
+    http::Response& response,
+    std::function<T(Engine&)> question) {
+  struct Outcome {
+    std::optional<T> value;
+    std::exception_ptr failure;
+  };
+  auto box = response.mailbox<Outcome>();
+  app.service.on_engine([box, question](Engine& engine) {
+    Outcome outcome;
+    try {
+      outcome.value = question(engine);
+    } catch (...) {
+      outcome.failure = std::current_exception();
+    }
+    box->push(std::move(outcome));
+  });
+  std::optional<Outcome> outcome = co_await box->next();
+  if (outcome && outcome->failure) {
+    std::rethrow_exception(outcome->failure);
+  }
+  co_return outcome ? std::move(outcome->value) : std::nullopt;
 }
 
 // Awaits all ends: one whole part a request, in order. Empty when the client is

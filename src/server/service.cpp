@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <future>
 #include <utility>
 
 namespace mlxcel::server {
@@ -43,6 +42,17 @@ void check_stops(const std::vector<std::string>& stops) {
         "stop");
   }
   StopStrings valid(stops);
+}
+
+// What fails there is no reason to end the engine's thread, and with it the
+// process.
+template <typename Work>
+void log_failure(const char* what, const Work& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    log_warning(cat(what, " failed: ", error.what()));
+  }
 }
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -222,29 +232,24 @@ void Service::on_engine(std::function<void(Engine&)> work) {
   wake_.notify_one();
 }
 
-void Service::inspect(std::function<void(std::vector<SlotInfo>)> use) {
-  on_engine([this, use = std::move(use)](Engine& engine) {
-    std::vector<SlotInfo> slots;
-    for (const auto& running : running_) {
-      slots.push_back(
-          {running->slot,
-           running->id,
-           engine.info(running->id),
-           running->request.max_tokens,
-           double(running->request.sampling.temperature)});
-    }
-    use(std::move(slots));
-  });
+std::vector<SlotInfo> Service::inspect() const {
+  std::vector<SlotInfo> slots;
+  for (const auto& running : running_) {
+    slots.push_back(
+        {running->slot,
+         running->id,
+         engine_.info(running->id),
+         running->request.max_tokens,
+         double(running->request.sampling.temperature)});
+  }
+  return slots;
 }
 
-void Service::on_slot(
-    int slot, std::function<void(Engine&, SlotContent*)> work) {
-  on_engine([this, slot, work = std::move(work)](Engine& engine) {
-    bool busy = std::any_of(running_.begin(), running_.end(), [&](auto& r) {
-      return r->slot == slot;
-    });
-    work(engine, busy ? nullptr : &slots_.at(size_t(slot)));
+SlotContent* Service::content_of(int slot) {
+  bool busy = std::any_of(running_.begin(), running_.end(), [&](auto& r) {
+    return r->slot == slot;
   });
+  return busy ? nullptr : &slots_.at(size_t(slot));
 }
 
 // The lowest that is free: those that gave way to others keep theirs, so there
@@ -295,7 +300,7 @@ void Service::loop() {
     }
     submissions.clear();
     for (auto& function : work) {
-      function(engine_);
+      log_failure("work between two steps", [&] { function(engine_); });
     }
     work.clear();
     drop_cancelled();
@@ -317,8 +322,7 @@ void Service::loop() {
 }
 
 std::vector<int> Service::retire_adapters(const std::vector<int>& ids) {
-  std::promise<std::vector<int>> done;
-  on_engine([&](Engine&) {
+  return ask([&](Engine&) {
     std::vector<int> unused;
     for (int id : ids) {
       bool used = std::any_of(running_.begin(), running_.end(), [&](auto& r) {
@@ -330,9 +334,8 @@ std::vector<int> Service::retire_adapters(const std::vector<int>& ids) {
         unused.push_back(id);
       }
     }
-    done.set_value(std::move(unused));
+    return unused;
   });
-  return done.get_future().get();
 }
 
 void Service::check_adapters(const AdapterChoice& choice) const {
@@ -344,68 +347,83 @@ void Service::check_adapters(const AdapterChoice& choice) const {
   }
 }
 
+// What keeps one of them from running is its answer.
 void Service::start(Submission submission) {
   for (size_t i = 0; i < submission.requests.size(); ++i) {
-    auto running = std::make_unique<Running>(
-        tokenizer_, std::move(submission.requests[i]));
-    Running& r = *running;
-    r.index = i;
-    r.sink = submission.sink;
-    r.handle = submission.handle;
-    r.arrived = submission.arrived;
-    SequenceOptions options;
-    options.prompt = r.request.prompt;
-    options.max_tokens = r.request.max_tokens;
-    options.sampling = r.request.sampling;
-    if (r.request.ignore_eos) {
-      for (int32_t token : eos_) {
-        options.sampling.logit_bias.emplace_back(token, -INFINITY);
-      }
-    } else {
-      options.eos = eos_;
-    }
-    options.adapter_scales = r.request.adapters.scales;
-    options.cache_key = r.request.adapters.digest;
-    options.use_cache = options_.use_cache && r.request.cache_prompt;
-    if (r.request.grammar) {
-      options.constraint = r.request.grammar->start();
-    }
-    options.constraint = limit_thoughts(
-        std::move(options.constraint),
-        r.request.thoughts,
-        tokenizer_,
-        vocab_size_);
-    options.keep = r.request.keep;
-    options.all_prompt_logits = r.request.prompt_logprobs;
-    if (r.request.logprobs >= 0) {
-      options.on_logits = [&r](
-                              int64_t position, std::span<const float> logits) {
-        size_t next = size_t(position) + 1;
-        if (next < r.request.prompt.size()) {
-          // A sequence that gave way to others computes its prompt again.
-          if (next > r.prompt_logprobs) {
-            r.part.prompt_logprobs.push_back(
-                logprob_of(logits, r.request.prompt[next], r.request.logprobs));
-            r.prompt_logprobs = next;
-          }
-        } else {
-          r.logits.assign(logits.begin(), logits.end());
-        }
-      };
-    }
-    figures_->count_request(r.request);
     try {
-      check_adapters(r.request.adapters);
-      r.id = engine_.add(std::move(options));
-      running_.push_back(std::move(running));
+      begin(submission, i);
     } catch (...) {
       GenerationPart part;
       part.index = i;
       part.end.emplace();
       part.end->failure = std::current_exception();
-      deliver_end(r, std::move(part));
+      deliver_end(submission.sink, std::move(part));
     }
   }
+}
+
+void Service::begin(Submission& submission, size_t index) {
+  figures_->count_request(submission.requests[index]);
+  check_adapters(submission.requests[index].adapters);
+  auto running = std::make_unique<Running>(
+      tokenizer_, std::move(submission.requests[index]));
+  Running& r = *running;
+  r.index = index;
+  r.sink = submission.sink;
+  r.handle = submission.handle;
+  r.arrived = submission.arrived;
+  SequenceOptions options = sequence_options(r);
+  // Before the engine has it: what it has must be known here.
+  running_.push_back(std::move(running));
+  try {
+    r.id = engine_.add(std::move(options));
+  } catch (...) {
+    running_.pop_back();
+    throw;
+  }
+}
+
+SequenceOptions Service::sequence_options(Running& r) const {
+  SequenceOptions options;
+  options.prompt = r.request.prompt;
+  options.max_tokens = r.request.max_tokens;
+  options.sampling = r.request.sampling;
+  if (r.request.ignore_eos) {
+    for (int32_t token : eos_) {
+      options.sampling.logit_bias.emplace_back(token, -INFINITY);
+    }
+  } else {
+    options.eos = eos_;
+  }
+  options.adapter_scales = r.request.adapters.scales;
+  options.cache_key = r.request.adapters.digest;
+  options.use_cache = options_.use_cache && r.request.cache_prompt;
+  if (r.request.grammar) {
+    options.constraint = r.request.grammar->start();
+  }
+  options.constraint = limit_thoughts(
+      std::move(options.constraint),
+      r.request.thoughts,
+      tokenizer_,
+      vocab_size_);
+  options.keep = r.request.keep;
+  options.all_prompt_logits = r.request.prompt_logprobs;
+  if (r.request.logprobs >= 0) {
+    options.on_logits = [&r](int64_t position, std::span<const float> logits) {
+      size_t next = size_t(position) + 1;
+      if (next < r.request.prompt.size()) {
+        // A sequence that gave way to others computes its prompt again.
+        if (next > r.prompt_logprobs) {
+          r.part.prompt_logprobs.push_back(
+              logprob_of(logits, r.request.prompt[next], r.request.logprobs));
+          r.prompt_logprobs = next;
+        }
+      } else {
+        r.logits.assign(logits.begin(), logits.end());
+      }
+    };
+  }
+  return options;
 }
 
 void Service::drop_cancelled() {
@@ -413,7 +431,7 @@ void Service::drop_cancelled() {
     if (!running->handle->cancelled()) {
       return false;
     }
-    engine_.release(running->id);
+    forget(*running);
     figures_->cancelled.add();
     --in_flight_;
     return true;
@@ -436,7 +454,7 @@ void Service::end_late() {
 // memory goes back to the system. Weights are mapped; the system takes those
 // pages when it needs them.
 void Service::fall_asleep() {
-  engine_.prefix_cache().clear();
+  log_failure("giving memory back", [&] { engine_.prefix_cache().clear(); });
   give_memory_back();
   asleep_ = true;
   publish();
@@ -445,7 +463,7 @@ void Service::fall_asleep() {
 
 void Service::fail_all(const std::exception_ptr& failure) {
   for (auto& running : running_) {
-    engine_.release(running->id);
+    forget(*running);
     if (running->ended) {
       continue;  // its last part is on its way
     }
@@ -453,9 +471,14 @@ void Service::fail_all(const std::exception_ptr& failure) {
     part.index = running->index;
     part.end.emplace();
     part.end->failure = failure;
-    deliver_end(*running, std::move(part));
+    deliver_end(running->sink, std::move(part));
   }
   running_.clear();
+}
+
+// What it computed goes to the prompt cache.
+void Service::forget(const Running& running) {
+  log_failure("the end of a request", [&] { engine_.release(running.id); });
 }
 
 void Service::step() {
@@ -481,15 +504,15 @@ void Service::step() {
         take(**place, event);
       }
     }
+    end_late();
   } catch (const std::exception& error) {
     log_warning(cat("a step failed: ", error.what()));
     fail_all(std::current_exception());
     return;
   }
-  end_late();
   std::erase_if(running_, [this](auto& running) {
     if (running->ended) {
-      engine_.release(running->id);
+      forget(*running);
     }
     return running->ended;
   });
@@ -565,18 +588,18 @@ void Service::end(Running& r, FinishReason finish) {
   end.tokens = r.tokens;
   figures_->count_end(r.request, end);
   r.part.end = std::move(end);
-  deliver_end(r, std::move(r.part));
+  deliver_end(r.sink, std::move(r.part));
 }
 
 // Whoever has the last part may send the next request at once: the place in the
 // queue is free before.
-void Service::deliver_end(const Running& r, GenerationPart part) {
+void Service::deliver_end(const PartSink& sink, GenerationPart part) {
   --in_flight_;
-  r.sink(std::move(part));
+  log_failure("the delivery of an answer", [&] { sink(std::move(part)); });
 }
 
 void Service::publish() {
-  figures_->update(engine_);
+  log_failure("a metric", [&] { figures_->update(engine_); });
 }
 
 }  // namespace mlxcel::server

@@ -10,11 +10,14 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace mlxcel::server {
@@ -64,17 +67,29 @@ class Service {
   std::shared_ptr<GenerationHandle> submit(
       std::vector<GenerationRequest> requests, PartSink sink);
 
-  // Runs between two steps, on the engine's thread.
+  // Runs between two steps, on the engine's thread. What it throws is logged:
+  // whoever waits for it uses ask().
   void on_engine(std::function<void(Engine&)> work);
-  // What runs and waits, for /slots; `use` is called on the engine's thread.
-  void inspect(std::function<void(std::vector<SlotInfo>)> use);
+  // What `question` makes of the engine, or throws. Waits for the end of a
+  // step: for threads that may block.
+  template <typename Question>
+  std::invoke_result_t<Question&, Engine&> ask(Question question) {
+    using Result = std::invoke_result_t<Question&, Engine&>;
+    auto task = std::make_shared<std::packaged_task<Result(Engine&)>>(
+        std::move(question));
+    std::future<Result> answer = task->get_future();
+    on_engine([task](Engine& engine) { (*task)(engine); });
+    return answer.get();
+  }
+  // What runs and waits, for /slots. On the engine's thread only.
+  std::vector<SlotInfo> inspect() const;
 
-  // Runs between two steps with what a slot, of max_running, holds; null while
-  // the slot is answering.
-  void on_slot(int slot, std::function<void(Engine&, SlotContent*)> work);
+  // What a slot, of max_running, holds; null while it is answering. On the
+  // engine's thread only.
+  SlotContent* content_of(int slot);
 
   // Of these adapters' ids, those that nothing under way uses; requests that
-  // name one of them later fail. Waits for the end of a step.
+  // name one of them later fail. Waits as ask() does.
   std::vector<int> retire_adapters(const std::vector<int>& ids);
 
   bool asleep() const {  // memory was given back, until the next request
@@ -104,12 +119,15 @@ class Service {
   void check_size(const std::vector<GenerationRequest>& requests) const;
   void loop();
   void start(Submission submission);
+  void begin(Submission& submission, size_t index);
+  SequenceOptions sequence_options(Running& running) const;
   void take_slot(Running& running) const;
   void check_adapters(const AdapterChoice& choice) const;
   void step();
   void take(Running& running, const Event& event);
   void end(Running& running, FinishReason finish);
-  void deliver_end(const Running& running, GenerationPart part);
+  void deliver_end(const PartSink& sink, GenerationPart part);
+  void forget(const Running& running);
   void fail_all(const std::exception_ptr& failure);
   void drop_cancelled();
   void end_late();

@@ -4,6 +4,7 @@
 // prefix cache, which all slots share. Saving a slot writes that to a file;
 // restoring puts it back into the prefix cache, whichever slot is named.
 #include "core/error.h"
+#include "server/answers.h"
 #include "server/body.h"
 #include "server/routes.h"
 #include "server/slot_file.h"
@@ -66,10 +67,11 @@ json slots_of(
 
 http::Task<> answer_slots(
     const App& app, const http::Request& request, http::Response& response) {
-  auto box = response.mailbox<std::vector<SlotInfo>>();
-  app.service.inspect(
-      [box](std::vector<SlotInfo> slots) { box->push(std::move(slots)); });
-  std::optional<std::vector<SlotInfo>> busy = co_await box->next();
+  std::function<std::vector<SlotInfo>(Engine&)> inspect = [&app](Engine&) {
+    return app.service.inspect();
+  };
+  std::optional<std::vector<SlotInfo>> busy =
+      co_await ask_engine(app, response, inspect);
   if (!busy) {
     co_return;
   }
@@ -127,36 +129,22 @@ Failure busy_slot(int id) {
   return failure;
 }
 
-// Waits for the engine's thread. Nothing when the client has gone; what `work`
-// throws is thrown here.
+// What `work` makes of a slot that is not answering.
 template <typename T>
-http::Task<std::optional<T>> ask(
+http::Task<std::optional<T>> ask_slot(
     const App& app,
     http::Response& response,
     int id,
     std::function<T(Engine&, SlotContent&)> work) {
-  struct Outcome {
-    std::optional<T> value;
-    std::exception_ptr failure;
-  };
-  auto box = response.mailbox<Outcome>();
-  app.service.on_slot(id, [box, id, work](Engine& engine, SlotContent* slot) {
-    Outcome outcome;
-    try {
-      if (slot == nullptr) {
-        throw busy_slot(id);
-      }
-      outcome.value = work(engine, *slot);
-    } catch (...) {
-      outcome.failure = std::current_exception();
+  std::function<T(Engine&)> question = [&app, id, work](Engine& engine) {
+    SlotContent* slot = app.service.content_of(id);
+    if (slot == nullptr) {
+      throw busy_slot(id);
     }
-    box->push(std::move(outcome));
-  });
-  std::optional<Outcome> outcome = co_await box->next();
-  if (outcome && outcome->failure) {
-    std::rethrow_exception(outcome->failure);
-  }
-  co_return outcome ? std::move(outcome->value) : std::nullopt;
+    return work(engine, *slot);
+  };
+  std::optional<T> answer = co_await ask_engine(app, response, question);
+  co_return answer;
 }
 
 http::Task<> save(
@@ -168,7 +156,7 @@ http::Task<> save(
       [](Engine& engine, SlotContent& slot) {
         return engine.save_prefix(slot.key, slot.tokens);
       };
-  std::optional<SavedPrefix> saved = co_await ask(app, response, id, work);
+  std::optional<SavedPrefix> saved = co_await ask_slot(app, response, id, work);
   if (!saved) {
     co_return;
   }
@@ -221,7 +209,7 @@ http::Task<> restore(
       [file](Engine& engine, SlotContent& slot) {
         return restore_into(engine, file->saved, slot);
       };
-  std::optional<int64_t> positions = co_await ask(app, response, id, work);
+  std::optional<int64_t> positions = co_await ask_slot(app, response, id, work);
   if (!positions) {
     co_return;
   }
@@ -242,7 +230,7 @@ http::Task<> erase(
     engine.prefix_cache().forget(slot.key, slot.tokens);
     return std::exchange(slot, {}).tokens.size();
   };
-  std::optional<size_t> erased = co_await ask(app, response, id, work);
+  std::optional<size_t> erased = co_await ask_slot(app, response, id, work);
   if (erased) {
     response.send_json(200, {{"id_slot", id}, {"n_erased", *erased}});
   }

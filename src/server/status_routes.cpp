@@ -1,6 +1,7 @@
 // What the server says of itself: /health, /v1/models, /props, /metrics
 // and /v1/cache.
 #include "core/error.h"
+#include "server/answers.h"
 #include "server/body.h"
 #include "server/openai.h"
 #include "server/routes.h"
@@ -83,10 +84,7 @@ http::Task<> answer_from_engine(
     const App& app,
     http::Response& response,
     std::function<json(Engine&)> question) {
-  auto box = response.mailbox<json>();
-  app.service.on_engine(
-      [box, question](Engine& engine) { box->push(question(engine)); });
-  std::optional<json> answer = co_await box->next();
+  std::optional<json> answer = co_await ask_engine(app, response, question);
   if (answer) {
     response.send_json(200, *answer);
   }
