@@ -127,6 +127,15 @@ int32_t Sampler::sample(
   int32_t best = argmax(logits);
   float max = logits[size_t(best)];
   if (!std::isfinite(max)) {
+    bool finite = std::none_of(logits.begin(), logits.end(), [](float logit) {
+      return std::isnan(logit) || logit > 0;
+    });
+    if (finite) {  // but for those that the request rules out
+      throw UsageError(
+          "no token can be chosen",
+          "biases and rules of the request exclude every token",
+          "leave out some of them");
+    }
     throw Error(
         "no token can be chosen",
         "the model's logits hold no finite maximum",

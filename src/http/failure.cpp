@@ -31,6 +31,17 @@ std::string_view anthropic_type(const Failure& failure) {
   }
 }
 
+// Whether whoever asked can mend it: what they sent, or a file that they named.
+// Other errors are the server's own: its device, its memory, its model.
+bool is_about_input(const Error& error) {
+  return dynamic_cast<const UsageError*>(&error) != nullptr ||
+         dynamic_cast<const ConfigError*>(&error) != nullptr ||
+         dynamic_cast<const CheckpointError*>(&error) != nullptr ||
+         dynamic_cast<const AdapterError*>(&error) != nullptr ||
+         dynamic_cast<const SurgeryError*>(&error) != nullptr ||
+         dynamic_cast<const TextError*>(&error) != nullptr;
+}
+
 }  // namespace
 
 Failure Failure::bad_request(const std::string& message, std::string param) {
@@ -52,7 +63,11 @@ Failure to_failure(const std::exception_ptr& error) {
     log_warning(cat("a request failed: ", fault.what()));
     return Failure(500, "server_error", "internal error");
   } catch (const Error& fault) {
-    return Failure::bad_request(fault.what());
+    if (is_about_input(fault)) {
+      return Failure::bad_request(fault.what());
+    }
+    log_warning(cat("a request failed: ", fault.what()));
+    return Failure(500, "server_error", fault.summary());
   } catch (const std::bad_alloc&) {
     log_warning("a request failed: out of memory");
     Failure failure(503, "unavailable_error", "the server is out of memory");

@@ -19,9 +19,10 @@ enum class ErrorStyle { native, openai, anthropic };
 
 // Types are stable: clients may match on them.
 //   400 invalid_request_error, exceed_context_size_error
-//   401 authentication_error   403 permission_error   404 not_found_error
-//   405 method_not_allowed     408, 504 timeout_error
-//   413 request_too_large      500 server_error
+//   401 authentication_error   403 permission_error, feature_disabled
+//   404 not_found_error        405 method_not_allowed
+//   408, 504 timeout_error     413 request_too_large
+//   431 invalid_request_error  500 server_error
 //   501 not_supported_error    503 unavailable_error
 class Failure : public std::runtime_error {
  public:
@@ -44,8 +45,10 @@ class Failure : public std::runtime_error {
   int retry_after = 0;     // seconds, for 503; 0 for no header
 };
 
-// What `error` means to a client. Errors about the input (core/error.h) are
-// 400, all else is 500; what() of foreign exceptions is logged, not sent.
+// What `error` means to a client. Errors about the input (usage, config,
+// checkpoint, adapter, surgery, text; core/error.h) are 400. All else is
+// logged: lack of memory is 503; other errors are 500, of which a plain Error's
+// summary is sent and nothing of foreign exceptions.
 Failure to_failure(const std::exception_ptr& error);
 
 nlohmann::json error_body(

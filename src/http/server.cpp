@@ -176,7 +176,6 @@ struct Server::State {
   void listen_unix();
   void listen();
   void run();
-  void accept_on(Acceptor& acceptor);
   awaitable<void> accept_all(Acceptor& acceptor);
   void await_signal();
   void drain();

@@ -1,6 +1,7 @@
 // Parts of the transport that need no connection.
 #include "http/access_log.h"
 #include "http/auth.h"
+#include "http/failure.h"
 #include "http/metrics.h"
 #include "http/router.h"
 #include "http/url.h"
@@ -63,6 +64,35 @@ TEST(ApiKeys, AreReadFromAFile) {
       ElementsAre("one", " two", "three"));
   EXPECT_THROW(read_key_file(folder.write("none", "\n \n")), UsageError);
   EXPECT_THROW(read_key_file(folder.path() / "absent"), UsageError);
+}
+
+TEST(Failures, OfTheServerAreNotTheClients) {
+  mlxcel::testing::LogCapture log;
+  auto of = [](auto error) {
+    return to_failure(std::make_exception_ptr(std::move(error)));
+  };
+  Failure device = of(Error("attention failed", "at address 0x1", "mend it"));
+  EXPECT_EQ(device.status, 500);
+  EXPECT_EQ(device.type, "server_error");
+  EXPECT_STREQ(device.what(), "attention failed");
+  Failure shape = of(ShapeError("linear", "64 and 32", ""));
+  EXPECT_EQ(shape.status, 500);
+  EXPECT_STREQ(shape.what(), "internal error");
+  EXPECT_EQ(of(std::runtime_error("secret")).status, 500);
+  ASSERT_EQ(log.warnings.size(), 3u);
+  EXPECT_THAT(log.warnings[0], HasSubstr("0x1"));
+  for (const Failure& input :
+       {of(UsageError("a", "b", "c")),
+        of(ConfigError("a", "b", "c")),
+        of(CheckpointError("a", "b", "c")),
+        of(AdapterError("a", "b", "c")),
+        of(SurgeryError("a", "b", "c")),
+        of(TextError("a", "b", "c"))}) {
+    EXPECT_EQ(input.status, 400);
+    EXPECT_EQ(input.type, "invalid_request_error");
+    EXPECT_THAT(input.what(), HasSubstr("b"));
+  }
+  EXPECT_EQ(log.warnings.size(), 3u);
 }
 
 TEST(Events, SplitLinesOfData) {
