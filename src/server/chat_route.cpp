@@ -186,6 +186,7 @@ http::Task<> answer_chat(
     const App& app, const http::Request& request, http::Response& response) {
   auto read = [&] { return read_chat(app, request); };
   Chat chat = co_await read_aside(request, response, read);
+  app.service.check_count(chat.n);
   if (chat.stream.stream) {
     co_await stream_chat(app, chat, response);
     co_return;

@@ -59,7 +59,7 @@ CompletionRequest read_request(const App& app, const http::Request& request) {
   if (prompt == nullptr) {
     Body::refuse("prompt", "is missing; give the text to continue");
   }
-  std::vector<std::vector<int32_t>> prompts = read_prompts(*prompt, app.model);
+  std::vector<std::vector<int32_t>> prompts = read_prompts(*prompt, 1, app);
   out.many = prompt->is_array() &&
              std::none_of(prompt->begin(), prompt->end(), [](const json& part) {
                return part.is_number();

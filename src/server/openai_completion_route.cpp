@@ -56,7 +56,7 @@ Completions read_completions(const App& app, const http::Request& request) {
   if (prompt == nullptr) {
     Body::refuse("prompt", "is missing; give the text to continue");
   }
-  std::vector<std::vector<int32_t>> prompts = read_prompts(*prompt, app.model);
+  std::vector<std::vector<int32_t>> prompts = read_prompts(*prompt, out.n, app);
   body.finish();
   for (const std::vector<int32_t>& tokens : prompts) {
     for (size_t i = 0; i < out.n; ++i) {

@@ -46,8 +46,7 @@ void read_floats(Body& body, SamplingParams& p) {
 }
 
 // The ids that a bias is for: an id, its decimal text, or a text's tokens.
-std::vector<int32_t> bias_tokens(
-    const json& key, bool texts, const ServedModel& model) {
+std::vector<int32_t> bias_tokens(const json& key, const ServedModel& model) {
   if (key.is_number_integer()) {
     int64_t id =
         key.is_number_unsigned() && key.get<uint64_t>() > uint64_t(kMaxInt)
@@ -72,10 +71,7 @@ std::vector<int32_t> bias_tokens(
   auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), id);
   if (error == std::errc() && end == text.data() + text.size()) {
-    return bias_tokens(json(id), false, model);
-  }
-  if (!texts) {
-    Body::refuse("logit_bias", cat("has the key '", text, "', no token id"));
+    return bias_tokens(json(id), model);
   }
   check_length(text, TextUse::count, model);
   return model.tokenizer->encode(text, false);
@@ -98,8 +94,15 @@ void read_logit_bias(
           "logit_bias",
           cat("holds ", kind_of(bias), " where a number or false belongs"));
     }
-    for (int32_t token : bias_tokens(key, true, model)) {
+    for (int32_t token : bias_tokens(key, model)) {
       params.logit_bias.emplace_back(token, amount);
+    }
+    if (int64_t(params.logit_bias.size()) > model.vocab_size) {
+      Body::refuse(
+          "logit_bias",
+          cat("has more entries than the vocabulary of ",
+              model.vocab_size,
+              " tokens"));
     }
   };
   if (value->is_object()) {
@@ -309,7 +312,9 @@ std::vector<int32_t> mixed_prompt(const json& parts, const ServedModel& model) {
 }  // namespace
 
 std::vector<std::vector<int32_t>> read_prompts(
-    const json& value, const ServedModel& model) {
+    const json& value, size_t n, const App& app) {
+  const ServedModel& model = app.model;
+  app.service.check_count(n);
   if (value.is_string()) {
     return {encode_text(value.get<std::string>(), model)};
   }
@@ -335,6 +340,7 @@ std::vector<std::vector<int32_t>> read_prompts(
   if (numbers) {
     return {mixed_prompt(value, model)};
   }
+  app.service.check_count(value.size() * n);
   std::vector<std::vector<int32_t>> prompts;
   for (const json& part : value) {
     if (part.is_string()) {

@@ -4,6 +4,7 @@
 #include "server/adapters.h"
 #include "server/body.h"
 #include "server/generation.h"
+#include "server/routes.h"
 #include "server/served_model.h"
 
 #include <string>
@@ -30,9 +31,10 @@ AdapterChoice read_adapters(
     Body& body, const ServedModel& model, const Adapters& adapters);
 
 // `prompt`: a text, ids, texts and ids mixed, or an array of these; each is
-// one prompt with one BOS. Throws Failure for other values.
+// one prompt with one BOS, for `n` answers each. Throws Failure for other
+// values, and for more answers than the server takes at a time.
 std::vector<std::vector<int32_t>> read_prompts(
-    const nlohmann::json& value, const ServedModel& model);
+    const nlohmann::json& value, size_t n, const App& app);
 
 // The ids of a text, with a warning in the log for a doubled BOS.
 std::vector<int32_t> encode_text(

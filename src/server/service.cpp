@@ -21,29 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using http::Failure;
 
-// Every token is held against all of them, on the thread of all answers.
-void check_stops(const std::vector<std::string>& stops) {
-  constexpr size_t kMost = 128, kMostBytes = size_t(16) << 10;
-  size_t bytes = 0;
-  for (const std::string& stop : stops) {
-    bytes += stop.size();
-  }
-  if (stops.size() > kMost || bytes > kMostBytes) {
-    throw Failure::bad_request(
-        cat("there are ",
-            stops.size(),
-            " stop strings of ",
-            bytes,
-            " bytes; at most ",
-            kMost,
-            " of ",
-            kMostBytes,
-            " bytes together are looked for"),
-        "stop");
-  }
-  StopStrings valid(stops);
-}
-
 // What fails there is no reason to end the engine's thread, and with it the
 // process.
 template <typename Work>
@@ -72,9 +49,8 @@ struct Service::Running {
   Clock::time_point arrived, started, first, last;
   bool has_started = false;
   std::vector<int32_t> tokens;
-  std::vector<float> logits;   // of the next draw, when log-probabilities count
-  size_t prompt_logprobs = 0;  // that were computed
-  GenerationPart part;         // what has not been sent yet
+  std::vector<float> logits;  // of the next draw, when log-probabilities count
+  GenerationPart part;        // what has not been sent yet
   bool ended = false;
 
   Running(const Tokenizer& tokenizer, GenerationRequest given)
@@ -114,114 +90,6 @@ void Service::stop() {
   if (thread_.joinable()) {
     thread_.join();
   }
-}
-
-void Service::check(const GenerationRequest& request) const {
-  if (request.prompt.empty()) {
-    throw Failure::bad_request(
-        "the prompt is empty: it has no token, so there is nothing to continue",
-        "prompt");
-  }
-  int64_t length = int64_t(request.prompt.size());
-  if (options_.context > 0 && length > options_.context) {
-    refuse_prompt_tokens(length, options_.context, false);
-  }
-  for (int32_t token : request.prompt) {
-    if (token < 0 || token >= vocab_size_) {
-      throw Failure::bad_request(
-          cat("token ",
-              token,
-              " is outside the vocabulary of ",
-              vocab_size_,
-              " tokens"),
-          "prompt");
-    }
-  }
-  for (const auto& [token, bias] : request.sampling.logit_bias) {
-    if (token < 0 || token >= vocab_size_) {
-      throw Failure::bad_request(
-          cat("token ",
-              token,
-              " is outside the vocabulary of ",
-              vocab_size_,
-              " tokens"),
-          "logit_bias");
-    }
-  }
-  if (int64_t(request.sampling.logit_bias.size()) > vocab_size_) {
-    throw Failure::bad_request(
-        "'logit_bias' has more entries than the vocabulary has tokens",
-        "logit_bias");
-  }
-  mlxcel::check(request.sampling);
-  check_stops(request.stops);
-}
-
-// An answer that is not streamed stays in memory until its end.
-void Service::check_size(const std::vector<GenerationRequest>& requests) const {
-  constexpr int64_t kMostEntries = int64_t(1) << 20;
-  int64_t entries = 0;
-  for (const GenerationRequest& request : requests) {
-    int64_t prompt = int64_t(request.prompt.size());
-    int64_t room = std::max<int64_t>(0, options_.context - prompt);
-    int64_t answer = request.max_tokens < 0 ? room : request.max_tokens;
-    if (request.logprobs >= 0 && !request.stream) {
-      entries += (request.logprobs + 1) * std::min(answer, kMostEntries);
-    }
-    if (request.logprobs >= 0 && request.prompt_logprobs) {
-      entries += (request.logprobs + 1) * prompt;
-    }
-  }
-  if (entries > kMostEntries) {
-    throw Failure::bad_request(
-        cat("the answer may hold ",
-            entries,
-            " log-probabilities, more than ",
-            kMostEntries,
-            "; ask for fewer alternatives or tokens, or for a stream"));
-  }
-}
-
-std::shared_ptr<GenerationHandle> Service::submit(
-    std::vector<GenerationRequest> requests, PartSink sink) {
-  for (const GenerationRequest& request : requests) {
-    check(request);
-  }
-  check_size(requests);
-  int limit = options_.max_running + options_.max_queued;
-  if (requests.size() > size_t(limit)) {
-    throw Failure::bad_request(
-        cat("the request asks for ",
-            requests.size(),
-            " answers; at most ",
-            limit,
-            " (--parallel and --max-queue-depth together) run or wait here: "
-            "send several requests"));
-  }
-  auto handle = std::make_shared<GenerationHandle>();
-  {
-    std::lock_guard lock(mutex_);
-    bool full = in_flight_ + int(requests.size()) > limit;
-    if (full || stopping_) {
-      figures_->refused.add();
-      Failure failure(
-          503,
-          "unavailable_error",
-          stopping_ ? std::string("the server is stopping")
-                    : cat("the queue is full: ",
-                          in_flight_.load(),
-                          " of at most ",
-                          limit,
-                          " sequences run or wait"));
-      failure.retry_after = 1;
-      throw failure;
-    }
-    in_flight_ += int(requests.size());
-    submissions_.push_back(
-        {std::move(requests), std::move(sink), handle, Clock::now()});
-  }
-  wake_.notify_one();
-  return handle;
 }
 
 void Service::on_engine(std::function<void(Engine&)> work) {
@@ -411,13 +279,11 @@ SequenceOptions Service::sequence_options(Running& r) const {
   if (r.request.logprobs >= 0) {
     options.on_logits = [&r](int64_t position, std::span<const float> logits) {
       size_t next = size_t(position) + 1;
-      if (next < r.request.prompt.size()) {
-        // A sequence that gave way to others computes its prompt again.
-        if (next > r.prompt_logprobs) {
-          r.part.prompt_logprobs.push_back(
-              logprob_of(logits, r.request.prompt[next], r.request.logprobs));
-          r.prompt_logprobs = next;
-        }
+      // What a context shift leaves is read again, at other positions: once
+      // a token is drawn, all logits are those of the next one.
+      if (r.tokens.empty() && next < r.request.prompt.size()) {
+        r.part.prompt_logprobs.push_back(
+            logprob_of(logits, r.request.prompt[next], r.request.logprobs));
       } else {
         r.logits.assign(logits.begin(), logits.end());
       }

@@ -23,9 +23,10 @@
 namespace mlxcel::server {
 
 struct ServiceOptions {
-  int max_running = 16;  // sequences that run together
-  int max_queued = 32;   // beyond them; more are refused
-  int64_t context = 0;   // positions of a sequence
+  int max_running = 16;        // sequences that run together
+  int max_queued = 32;         // beyond them; more are refused
+  int64_t context = 0;         // positions of a sequence
+  bool context_shift = false;  // an answer goes on beyond them
   bool use_cache = true;
   // An answer that runs for longer ends as at a limit; 0: none does.
   std::chrono::seconds decode_timeout{0};
@@ -66,6 +67,10 @@ class Service {
   // the queue is full or the service ends.
   std::shared_ptr<GenerationHandle> submit(
       std::vector<GenerationRequest> requests, PartSink sink);
+
+  // Throws Failure for more answers than can run and wait: before a request is
+  // copied for each of them.
+  void check_count(size_t answers) const;
 
   // Runs between two steps, on the engine's thread. What it throws is logged:
   // whoever waits for it uses ask().

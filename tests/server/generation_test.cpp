@@ -413,6 +413,25 @@ TEST_F(ChainServer, ARequestCannotAskForMoreThanItMayCost) {
   EXPECT_EQ(server->post("/completion", body).status, 200);
   body["dry_sequence_breakers"] = many;
   EXPECT_EQ(server->post("/completion", body).status, 400);
+  // What is too much is refused before the rest is looked at.
+  biases.push_back("no pair");
+  body = {{"prompt", "a"}, {"logit_bias", biases}};
+  EXPECT_THAT(
+      server->post("/completion", body).body,
+      ::testing::HasSubstr("more entries than the vocabulary"));
+  json prompts = std::vector<std::vector<int>>(1000, {1});
+  prompts.push_back({300});  // no token
+  for (const char* route : {"/completion", "/v1/completions"}) {
+    body = {{"prompt", prompts}};
+    Answer answer = server->post(route, body);
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_THAT(answer.body, ::testing::HasSubstr("asks for 1001 answers"))
+        << route;
+  }
+  body = {{"prompt", {"a", "b", {300}}}, {"n", 30}};
+  EXPECT_THAT(
+      server->post("/v1/completions", body).body,
+      ::testing::HasSubstr("asks for 90 answers"));
   // 5 answers of 2047 tokens with 251 entries each.
   body = {{"prompt", {"a", "b", "c", "d", "e"}}, {"n_probs", 250}};
   Answer refused = server->post("/completion", body);
