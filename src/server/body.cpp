@@ -26,8 +26,12 @@ std::string kind_of(const json& value) {
   }
 }
 
-Body::Body(const json& object) : object_(object) {
+Body::Body(const json& object, std::string name)
+    : object_(object), name_(std::move(name)) {
   if (!object.is_object()) {
+    if (!name_.empty()) {
+      refuse(name_, cat("must be an object, not ", kind_of(object)));
+    }
     throw http::Failure::bad_request(
         cat("Request body must be an object, not ", kind_of(object)));
   }
@@ -169,9 +173,9 @@ void Body::finish() const {
       continue;
     }
     std::string near = did_you_mean(name, {known_.begin(), known_.end()});
+    std::string place = name_.empty() ? "this route" : cat("'", name_, "'");
     refuse(
-        name,
-        cat("is not a field of this route", near.empty() ? "" : "; ", near));
+        name, cat("is not a field of ", place, near.empty() ? "" : "; ", near));
   }
 }
 

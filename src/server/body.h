@@ -20,8 +20,9 @@ namespace mlxcel::server {
 
 class Body {
  public:
-  // `object` outlives the reader. Throws Failure when it is no object.
-  explicit Body(const nlohmann::json& object);
+  // `object` outlives the reader; `name`: the field that it stands in, "" for
+  // the whole body. Throws Failure when it is no object.
+  explicit Body(const nlohmann::json& object, std::string name = {});
 
   // The field's value; null and absent fields give a null pointer.
   const nlohmann::json* find(std::string_view name);
@@ -52,6 +53,7 @@ class Body {
 
  private:
   const nlohmann::json& object_;
+  std::string name_;
   std::set<std::string, std::less<>> known_;
 };
 

@@ -209,25 +209,29 @@ AnswerWishes read_answer_wishes(
 std::shared_ptr<const Grammar> read_grammar(
     Body& body, const ordered_json& raw, const ServedModel& model) {
   std::shared_ptr<const Grammar> out;
-  const json* schema = body.find("json_schema");
-  std::optional<std::string> grammar = body.text("grammar");
-  if (schema != nullptr) {
-    if (grammar && !grammar->empty()) {
-      Body::refuse("grammar", "cannot be joined with json_schema");
-    }
-    std::string text = raw.at("json_schema").is_string()
-                           ? raw.at("json_schema").get<std::string>()
-                           : raw.at("json_schema").dump();
+  ordered_json format =
+      body.find("response_format") != nullptr
+          ? read_format(raw.at("response_format"), "response_format")
+          : ordered_json();
+  bool schema = body.find("json_schema") != nullptr;
+  std::string grammar = body.text("grammar").value_or("");
+  if (schema && !format.is_null()) {
+    Body::refuse("json_schema", "repeats response_format; leave one out");
+  }
+  if (!grammar.empty() && (schema || !format.is_null())) {
+    Body::refuse(
+        "grammar", "cannot be joined with json_schema or response_format");
+  }
+  if (schema) {
+    const ordered_json& given = raw.at("json_schema");
+    std::string text =
+        given.is_string() ? given.get<std::string>() : given.dump();
     compile(json_schema_grammar(text), "json_schema", model, &out);
-  } else if (grammar && !grammar->empty()) {
-    compile(text_grammar(*grammar), "grammar", model, &out);
-  } else if (body.find("response_format") != nullptr) {
-    ordered_json wanted =
-        read_format(raw.at("response_format"), "response_format");
-    if (!wanted.is_null()) {
-      GrammarSource source{GrammarKind::json_schema, wanted.dump()};
-      compile(source, "response_format", model, &out);
-    }
+  } else if (!format.is_null()) {
+    GrammarSource source{GrammarKind::json_schema, format.dump()};
+    compile(source, "response_format", model, &out);
+  } else if (!grammar.empty()) {
+    compile(text_grammar(grammar), "grammar", model, &out);
   } else {
     compile(model.defaults.grammar, "grammar", model, &out);
   }

@@ -28,16 +28,18 @@ struct AnswerWishes {
   int64_t reasoning_budget = -1;  // tokens of a thought at most; -1: any
 };
 
-// `tools`, `tool_choice`, `parallel_tool_calls`, `response_format`,
-// `json_schema`, `grammar` and `reasoning_format` of an OpenAI body. Throws
-// Failure that names the field.
 // What holds for requests that say nothing else.
 AnswerWishes default_wishes(const ServedModel& model);
 
+// `tools`, `tool_choice`, `parallel_tool_calls`, `response_format`,
+// `json_schema`, `grammar`, `reasoning_format` and `reasoning_budget` of an
+// OpenAI body. Throws Failure that names the field.
 AnswerWishes read_answer_wishes(
     Body& body, const nlohmann::ordered_json& raw, const ServedModel& model);
 
-// `grammar` and `json_schema` of a completion's body; null: neither.
+// `grammar`, `json_schema` and `response_format` of a completion's body, of
+// which one may rule the answer; null: none does. Throws Failure that names the
+// field.
 std::shared_ptr<const Grammar> read_grammar(
     Body& body, const nlohmann::ordered_json& raw, const ServedModel& model);
 

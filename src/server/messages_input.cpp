@@ -161,7 +161,10 @@ AnswerWishes messages_wishes(
     const ordered_json& body, const ServedModel& model) {
   AnswerWishes wishes = default_wishes(model);
   auto tools = body.find("tools");
-  if (tools != body.end() && tools->is_array() && !tools->empty()) {
+  if (tools != body.end() && !tools->is_null() && !tools->is_array()) {
+    Body::refuse("tools", "must be an array");
+  }
+  if (tools != body.end() && !tools->empty()) {
     wishes.tools = ordered_json::array();
     for (size_t i = 0; i < tools->size(); ++i) {
       const ordered_json& tool = (*tools)[i];
@@ -201,9 +204,13 @@ AnswerWishes messages_wishes(
       Body::refuse(
           "tool_choice", "must be of the type auto, any, tool or none");
     }
-    wishes.parallel =
-        !(choice->contains("disable_parallel_tool_use") &&
-          (*choice)["disable_parallel_tool_use"] == true);
+    auto single = choice->find("disable_parallel_tool_use");
+    if (single != choice->end() && !single->is_null()) {
+      if (!single->is_boolean()) {
+        Body::refuse("disable_parallel_tool_use", "must be true or false");
+      }
+      wishes.parallel = !single->get<bool>();
+    }
   }
   auto output = body.find("output_config");
   if (output != body.end() && output->is_object() &&

@@ -33,7 +33,7 @@ ChatPlan read_plan(
   ChatInput input = read_chat_input(inner, converted, model);
   input.use = use;
   if (const json* thinking = body.find("thinking")) {
-    Body options(*thinking);
+    Body options(*thinking, "thinking");
     std::string type = options.text("type").value_or("");
     wishes.reasoning_budget =
         options.integer("budget_tokens", wishes.reasoning_budget, 0);
@@ -45,7 +45,15 @@ ChatPlan read_plan(
     // The name that templates of thinking models use.
     input.kwargs["enable_thinking"] = type != "disabled";
   }
-  body.ignore({"messages", "system", "tools", "tool_choice", "output_config"});
+  if (const json* output = body.find("output_config")) {
+    Body members(*output, "output_config");
+    members.ignore({"format"});
+    if (std::optional<std::string> effort = members.text("effort")) {
+      input.kwargs["reasoning_effort"] = *effort;
+    }
+    members.finish();
+  }
+  body.ignore({"messages", "system", "tools", "tool_choice"});
   return plan_chat(std::move(input), wishes, model);
 }
 
@@ -72,7 +80,7 @@ void pass_client_fields(Body& body) {
   if (context == nullptr) {
     return;
   }
-  Body inner(*context);
+  Body inner(*context, "context_management");
   const json* edits = inner.find("edits");
   inner.finish();
   for (const json& edit : edits ? *edits : json::array()) {

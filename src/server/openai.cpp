@@ -60,7 +60,7 @@ StreamOptions read_stream_options(Body& body) {
     if (!out.stream) {
       Body::refuse("stream_options", "is for \"stream\": true only");
     }
-    Body inner(*options);
+    Body inner(*options, "stream_options");
     out.include_usage = inner.flag("include_usage", false);
     inner.neutral("include_obfuscation", {false, true});
     inner.finish();

@@ -91,7 +91,7 @@ void add_item(const ordered_json& item, size_t index, ordered_json& messages) {
 
 }  // namespace
 
-ordered_json responses_messages(const ordered_json& body, const ServedModel&) {
+ordered_json responses_messages(const ordered_json& body) {
   ordered_json messages = ordered_json::array();
   auto instructions = body.find("instructions");
   if (instructions != body.end() && !instructions->is_null()) {
@@ -123,10 +123,10 @@ AnswerWishes responses_wishes(
     const ordered_json& body, const ServedModel& model) {
   AnswerWishes wishes = default_wishes(model);
   auto tools = body.find("tools");
-  if (tools != body.end() && !tools->is_null() && !tools->empty()) {
-    if (!tools->is_array()) {
-      Body::refuse("tools", "must be an array");
-    }
+  if (tools != body.end() && !tools->is_null() && !tools->is_array()) {
+    Body::refuse("tools", "must be an array");
+  }
+  if (tools != body.end() && !tools->empty()) {
     // The members lie flat here.
     wishes.tools = ordered_json::array();
     for (const ordered_json& tool : *tools) {
@@ -160,7 +160,10 @@ AnswerWishes responses_wishes(
     }
   }
   auto parallel = body.find("parallel_tool_calls");
-  if (parallel != body.end() && parallel->is_boolean()) {
+  if (parallel != body.end() && !parallel->is_null()) {
+    if (!parallel->is_boolean()) {
+      Body::refuse("parallel_tool_calls", "must be true or false");
+    }
     wishes.parallel = parallel->get<bool>();
   }
   auto text = body.find("text");

@@ -43,14 +43,13 @@ void ignore_fields(Body& body) {
        "parallel_tool_calls",
        "input",
        "instructions",
-       "personality",
-       "stream_options"});
+       "personality"});
 }
 
 // `reasoning` and `text`, as far as a template or a grammar can follow them.
 void read_objects(Body& body, ChatInput& input) {
   if (const json* reasoning = body.find("reasoning")) {
-    Body inner(*reasoning);
+    Body inner(*reasoning, "reasoning");
     if (std::optional<std::string> effort = inner.text("effort")) {
       input.kwargs["reasoning_effort"] = *effort;
     }
@@ -60,7 +59,7 @@ void read_objects(Body& body, ChatInput& input) {
     inner.finish();
   }
   if (const json* text = body.find("text")) {
-    Body inner(*text);
+    Body inner(*text, "text");
     inner.ignore({"format", "verbosity"});
     inner.finish();
   }
@@ -86,10 +85,11 @@ ResponsesRequest read_request(
   read_sampling(body, app.model, generation);
   generation.max_tokens =
       body.integer("max_output_tokens", app.model.defaults.max_tokens, -1);
-  out.stream = generation.stream = body.flag("stream", false);
+  // The last event has the usage, asked for or not.
+  out.stream = generation.stream = read_stream_options(body).stream;
 
   AnswerWishes wishes = responses_wishes(raw, app.model);
-  ordered_json converted = {{"messages", responses_messages(raw, app.model)}};
+  ordered_json converted = {{"messages", responses_messages(raw)}};
   json messages = converted;
   Body inner(messages);
   ChatInput input = read_chat_input(inner, converted, app.model);
@@ -203,13 +203,34 @@ json item_json(const Items::Item& item, const char* status, bool begun) {
       {"content", std::move(content)}};
 }
 
-json usage_json(const GenerationEnd& end, const ServedModel&) {
+// The tokens before the answer proper began: the thought and its marks.
+int64_t reasoning_tokens(
+    const ResponsesRequest& request,
+    const GenerationEnd& end,
+    const Tokenizer& tokenizer) {
+  ChatMessage message(request.plan.output);
+  StreamDecoder decoder(tokenizer, true, request.plan.kept_special);
+  for (size_t i = 0; i < end.tokens.size(); ++i) {
+    message.push(decoder.push(end.tokens[i]), false);
+    if (!message.content().empty() || !message.calls().empty()) {
+      return message.reasoning().empty() ? 0 : int64_t(i);
+    }
+  }
+  message.push(decoder.finish(), true);
+  return message.reasoning().empty() ? 0 : int64_t(end.tokens.size());
+}
+
+json usage_json(
+    const ResponsesRequest& request,
+    const GenerationEnd& end,
+    const Tokenizer& tokenizer) {
   int64_t drawn = int64_t(end.tokens.size());
   return {
       {"input_tokens", end.prompt_tokens},
       {"input_tokens_details", {{"cached_tokens", end.cached_tokens}}},
       {"output_tokens", drawn},
-      {"output_tokens_details", {{"reasoning_tokens", 0}}},
+      {"output_tokens_details",
+       {{"reasoning_tokens", reasoning_tokens(request, end, tokenizer)}}},
       {"total_tokens", end.prompt_tokens + drawn}};
 }
 
@@ -243,7 +264,7 @@ json response_json(
       out["output"].push_back(
           item_json(item, cut && last ? "incomplete" : "completed", false));
     }
-    out["usage"] = usage_json(*end, app.model);
+    out["usage"] = usage_json(request, *end, *app.model.tokenizer);
   }
   return out;
 }

@@ -256,6 +256,14 @@ TEST_F(RoutesTest, ClientsMaySendWhatAsksForNothing) {
       {responses, "top_logprobs", 0, 2},
       {responses, "context_management", json::array(), {{{"type", "x"}}}},
       {responses, "reasoning", {{"mode", "standard"}}, nullptr},
+      {responses, "parallel_tool_calls", true, "yes"},
+      {responses, "tools", json::array(), "f"},
+      {responses, "stream_options", nullptr, {{"include_usage", true}}},
+      {messages, "tools", json::array(), "f"},
+      {messages, "tools", json::array(), {{"name", "f"}}},
+      {messages, "output_config", json::object(), "low"},
+      {messages, "output_config", {{"effort", "low"}}, {{"task_budget", 9}}},
+      {count, "output_config", {{"effort", "low"}}, {{"effort", 9}}},
       {messages, "n", 1, 2},
       {messages, "speed", "standard", "fast"},
       {messages, "mcp_servers", json::array(), {{{"name", "x"}}}},
@@ -283,9 +291,20 @@ TEST_F(RoutesTest, ClientsMaySendWhatAsksForNothing) {
       body[field.name] = field.other;
       Answer answer = server->post(field.path, body);
       EXPECT_EQ(answer.status, 400) << answer.body;
-      EXPECT_THAT(answer.body, ::testing::HasSubstr(field.name));
+      const json& other = field.other;
+      bool inner =
+          other.is_object() && std::string(field.name) == "output_config";
+      EXPECT_THAT(
+          answer.body,
+          ::testing::HasSubstr(
+              inner ? other.begin().key() : std::string(field.name)));
     }
   }
+  json streamed = {{"input", "#"}, {"max_output_tokens", 4}, {"stream", true}};
+  streamed["stream_options"] = {{"include_obfuscation", false}};
+  EXPECT_EQ(server->post(responses, streamed).status, 200);
+  streamed["stream_options"] = {{"pace", 1}};
+  EXPECT_EQ(server->post(responses, streamed).status, 400);
 }
 
 TEST_F(RoutesTest, TopPOfZeroTakesTheBestToken) {

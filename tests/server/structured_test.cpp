@@ -91,6 +91,30 @@ TEST_F(StructuredServer, CompletionsTakeSchemasAndGrammars) {
       ::testing::MatchesRegex("[a-c][a-c][a-c][a-c]!"));
 }
 
+TEST_F(StructuredServer, AFormatOfTextLeavesOtherRulesAlone) {
+  const json text = {{"type", "text"}}, object = {{"type", "json_object"}};
+  const std::string word = R"(root ::= "ab" | "cd")";
+  for (const char* route : {"/completion", "/v1/completions"}) {
+    SCOPED_TRACE(route);
+    json body = {{"prompt", "a"}, {"max_tokens", 9}, {"grammar", word}};
+    body["response_format"] = text;
+    Answer answer = server->post(route, body);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    body["response_format"] = object;
+    answer = server->post(route, body);
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_THAT(answer.body, ::testing::HasSubstr("cannot be joined"));
+    body.erase("grammar");
+    body["json_schema"] = {{"enum", {"ab", "cd"}}};
+    answer = server->post(route, body);
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_THAT(answer.body, ::testing::HasSubstr("leave one out"));
+    body["response_format"] = text;
+    answer = server->post(route, body);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+  }
+}
+
 TEST_F(StructuredServer, ForcedCallsStreamAsTheyAreWhole) {
   for (int seed = 0; seed < 4; ++seed) {
     json body = chat_body(seed);
