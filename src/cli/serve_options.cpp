@@ -204,7 +204,10 @@ void declare_serve_options(
          options.routes.playground,
          "Whether browsers get the playground at /"));
   in("Routes",
-     app.add_flag("--props", options.routes.props_post, "Allow POST /props"));
+     app.add_flag(
+         "--props",
+         options.routes.props_post,
+         "Answer POST /props, which changes nothing"));
   app.add_flag(
       "--warmup{true},--no-warmup{false}",
       options.warmup,

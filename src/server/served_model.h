@@ -70,7 +70,6 @@ struct ServedModel {
 
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // null: none
-  std::string chat_template_source;
   nlohmann::ordered_json template_kwargs = nlohmann::ordered_json::object();
   std::unique_ptr<TokenTexts> token_texts;
   std::unique_ptr<GrammarCompiler> grammars;

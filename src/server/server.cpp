@@ -15,7 +15,6 @@
 #include "server/openai.h"
 #include "server/slot_file.h"
 #include "text/special_ids.h"
-#include "text/tokenizer_config.h"
 
 #include <algorithm>
 #include <future>
@@ -35,16 +34,6 @@ constexpr int64_t kLeastContext = 512;
 // Of the free memory, when the KV cache may choose.
 constexpr double kMemoryShare = 0.6;
 
-std::string template_source(const fs::path& folder) {
-  if (fs::exists(folder / "chat_template.jinja")) {
-    return read_text_file(folder / "chat_template.jinja");
-  }
-  nlohmann::ordered_json json = TokenizerConfig::load(folder).json;
-  bool plain =
-      json.contains("chat_template") && json["chat_template"].is_string();
-  return plain ? json["chat_template"].get<std::string>() : std::string();
-}
-
 // The text side of the model.
 ServedModel open_text(const ServerOptions& options, const fs::path& folder) {
   ServedModel model;
@@ -59,13 +48,10 @@ ServedModel open_text(const ServerOptions& options, const fs::path& folder) {
   }
   model.tokenizer = Tokenizer::load(folder);
   if (!chat.text.empty() || !chat.file.empty()) {
-    model.chat_template_source =
-        chat.text.empty() ? read_text_file(chat.file) : chat.text;
-    model.chat_template =
-        ChatTemplate::from_source(model.chat_template_source, folder);
+    model.chat_template = ChatTemplate::from_source(
+        chat.text.empty() ? read_text_file(chat.file) : chat.text, folder);
   } else {
     model.chat_template = ChatTemplate::load(folder);
-    model.chat_template_source = template_source(folder);
   }
   model.token_texts = std::make_unique<TokenTexts>(*model.tokenizer);
   return model;
@@ -131,7 +117,7 @@ Capacity capacity_of(const CapacityOptions& options, const LoadedModel& model) {
         "give a larger --kv-cache-budget, or free memory");
   }
   out.max_blocks = int(std::min<int64_t>(blocks, 1 << 30));
-  int64_t room = out.max_blocks * kKvBlockSize;
+  int64_t room = int64_t(out.max_blocks) * kKvBlockSize;
   if (out.context == 0 || out.context > room) {
     out.context = room;
   }
@@ -154,10 +140,13 @@ EngineOptions engine_options_of(
   out.reuse_generated = !options.deterministic;
   out.prefix_cache = given.prefix_cache;
   if (given.prefix_positions > 0) {
-    out.prefix_cache.bytes = std::min(
-        out.prefix_cache.bytes,
-        blocks_for(given.prefix_positions) *
-            model.model->kv_cache_spec().bytes_per_block());
+    // Compared in blocks: so many positions may have more bytes than an
+    // int64_t.
+    int64_t blocks = blocks_for(given.prefix_positions);
+    int64_t block_bytes = model.model->kv_cache_spec().bytes_per_block();
+    if (block_bytes > 0 && blocks <= out.prefix_cache.bytes / block_bytes) {
+      out.prefix_cache.bytes = blocks * block_bytes;
+    }
   }
   if (model.model->context_traits().whole_sequence) {
     out.prefix_cache.bytes = 0;  // nothing goes on from what was computed
@@ -239,16 +228,28 @@ void warm_up(Engine& engine) {
   engine.release(id);
 }
 
+void check_folder(const char* option, const fs::path& folder, const char* fix) {
+  std::error_code error;
+  fs::file_status status = fs::status(folder, error);
+  if (fs::is_directory(status)) {
+    return;
+  }
+  std::string why = status.type() == fs::file_type::not_found
+                        ? "nothing has that name"
+                    : fs::exists(status) ? "it is a file"
+                                         : error.message();
+  throw UsageError(
+      cat(option, ' ', folder.string(), " is no folder"), why, fix);
+}
+
 void check_slot_folder(const ServerOptions& options) {
   if (options.slot_folder.empty()) {
     return;
   }
-  if (!fs::is_directory(options.slot_folder)) {
-    throw UsageError(
-        cat("--slot-save-path ", options.slot_folder.string(), " is no folder"),
-        "",
-        "give a folder that is there");
-  }
+  check_folder(
+      "--slot-save-path",
+      options.slot_folder,
+      "create it, or give one that is there");
   if (options.capacity.prefix_cache.bytes == 0) {
     throw UsageError(
         "--slot-save-path needs the prompt cache",
@@ -303,10 +304,10 @@ void allow_saving_slots(
 void run_server(ServerOptions options) {
   fs::path folder = checkpoint_folder(options.load.model);
   parse_template_kwargs(options.chat_template.kwargs);
-  if (!options.lora_dir.empty() && !fs::is_directory(options.lora_dir)) {
-    throw UsageError(
-        cat("--lora-dir ", options.lora_dir.string(), " is no folder"),
-        "",
+  if (!options.lora_dir.empty()) {
+    check_folder(
+        "--lora-dir",
+        options.lora_dir,
         "give the folder that holds the adapters' folders");
   }
   check_slot_folder(options);
@@ -369,6 +370,7 @@ void run_server(ServerOptions options) {
       {.max_running = capacity.slots,
        .max_queued = options.capacity.max_queued,
        .context = capacity.context,
+       .context_shift = engine_options.context_shift,
        .use_cache = engine_options.prefix_cache.bytes > 0,
        .decode_timeout = options.capacity.decode_timeout,
        .sleep_after = options.capacity.sleep_after},

@@ -114,7 +114,9 @@ json props_of(const App& app) {
       {"model_alias", model.alias},
       {"model_path", model.folder.string()},
       {"model_family", model.family},
-      {"chat_template", model.chat_template_source},
+      {"chat_template",
+       model.chat_template ? model.chat_template->source(false)
+                           : std::string()},
       {"bos_token", token(model.tokenizer->bos())},
       {"eos_token", token(model.tokenizer->eos())},
       {"modalities", {{"vision", false}, {"audio", false}}},
@@ -125,8 +127,7 @@ json props_of(const App& app) {
 
 }  // namespace
 
-void add_health_routes(http::Router& router, const App& app) {
-  (void)app;
+void add_health_routes(http::Router& router, const App&) {
   http::Route route = get("");
   route.access = http::Access::open;
   route.handler = http::immediate([](const http::Request&, http::Response& r) {
@@ -195,7 +196,7 @@ void add_props_routes(http::Router& router, const App& app) {
         }
         json object = http::parse_body(request.body);
         Body body(object);
-        body.finish();  // there is nothing to change yet
+        body.finish();  // as on llama-server, no property can be changed
         response.send_json(200, {{"success", true}});
       });
   router.add(route);
