@@ -328,6 +328,8 @@ std::shared_ptr<const Grammar> GrammarCompiler::compile(
     text = gbnf_to_lark(source.text);
   } else if (source.kind == GrammarKind::regex) {
     kind = "regex";
+  } else {
+    check_embedded_schemas(text);
   }
   tk_matcher* handle = nullptr;
   try {

@@ -245,7 +245,12 @@ class Parser {
       } else {
         return inner;
       }
-      node.children = {inner};
+      if (node.max == 0) {
+        node = Node();
+        node.kind = Kind::sequence;  // of nothing
+      } else {
+        node.children = {inner};
+      }
       inner = add(std::move(node));
       space(depth > 0);
     }

@@ -2,10 +2,13 @@
 
 #include "core/error.h"
 #include "io/json.h"
+#include "text/schema_divisors.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <vector>
 
 namespace mlxcel {
@@ -102,24 +105,12 @@ constexpr std::array kRefused = {
     "$dynamicRef",
     "$recursiveRef"};
 
-[[noreturn]] void refuse(const std::string& place, const std::string& why) {
-  throw TextError(
-      "the JSON schema cannot be used",
-      cat("at ", place.empty() ? "its root" : place, ": ", why),
-      "change the schema there");
-}
-
 std::string below(const std::string& place, std::string_view name) {
   std::string out = place + '/';
   for (char c : name) {
     out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
   }
   return out;
-}
-
-std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
 }
 
 bool is_count(const Json& value) {
@@ -181,45 +172,100 @@ bool neutral(const Json& schema, const std::string& name, const Json& value) {
 
 class Preparer {
  public:
-  explicit Preparer(const Json& root) : root_(root) {}
+  // `sizes_only`: keywords without a grammar are somebody else's to refuse.
+  explicit Preparer(const Json& root, bool sizes_only = false)
+      : root_(root), sizes_only_(sizes_only) {}
 
   Json run() {
+    if (root_ == false) {
+      refuse_schema("", "it is false, which no value meets");
+    }
     Json out = schema(root_, "", 0);
     if (!out.is_object()) {
-      out = out == true ? Json::object() : Json({{"not", Json::object()}});
+      out = Json::object();
     }
     // Grows while its schemas are prepared.
     for (size_t i = 0; i < targets_.size(); ++i) {
       auto [place, target] = targets_[i];
       definitions_[cat("d", i)] = schema(*target, place, 0);
     }
+    remainders_ = divisors_.check();
     if (!definitions_.empty()) {
       out["$defs"] = std::move(definitions_);
     }
     out["x-guidance"] = {{"whitespace_pattern", kWhitespace}};
     return out;
   }
+  uint64_t remainders() const {
+    return remainders_;
+  }
 
  private:
   Json schema(const Json& given, const std::string& place, int depth) {
     if (depth > kMaxJsonDepth) {
-      refuse(place, cat("it is nested deeper than ", kMaxJsonDepth, " levels"));
+      refuse_schema(
+          place, cat("it is nested deeper than ", kMaxJsonDepth, " levels"));
     }
     if (++count_ > kMaxSchemas) {
-      refuse(place, cat("it has more than ", kMaxSchemas, " schemas"));
+      refuse_schema(place, cat("it has more than ", kMaxSchemas, " schemas"));
     }
     if (given.is_boolean()) {
       return given;
     }
     if (!given.is_object()) {
-      refuse(
-          place, cat("a schema is an object or a boolean, not ", shown(given)));
+      refuse_schema(
+          place,
+          cat("a schema is an object or a boolean, not ", shown_json(given)));
     }
     Json out = Json::object();
     for (const auto& [name, value] : given.items()) {
       keyword(given, name, value, below(place, name), depth, &out);
     }
+    note_joins(out);
+    check_least_members(given, place);
     return out;
+  }
+
+  void note_joins(const Json& schema) {
+    for (const char* name : {"$ref", "allOf", "anyOf", "oneOf"}) {
+      auto found = schema.find(name);
+      if (found != schema.end()) {
+        divisors_.add_uses(found->is_array() ? found->size() : 1);
+        if (schema.size() > 1 || name == std::string_view("allOf")) {
+          divisors_.set_joined();
+        }
+      }
+    }
+    if (schema.contains("patternProperties")) {
+      divisors_.set_joined();
+    }
+  }
+
+  // A grammar does not count different names: the same one could be written
+  // again and again. One more than those that have to be there is a new one.
+  static void check_least_members(const Json& given, const std::string& place) {
+    auto least = given.find("minProperties");
+    if (least == given.end() || !is_count(*least)) {
+      return;
+    }
+    auto others = given.find("additionalProperties");
+    auto patterns = given.find("patternProperties");
+    bool fixed = others != given.end() && *others == false &&
+                 (patterns == given.end() || patterns->empty());
+    std::set<std::string> required;
+    if (auto names = given.find("required"); names != given.end()) {
+      for (const Json& name : *names) {
+        required.insert(name.get<std::string>());
+      }
+    }
+    if (!fixed && least->get<double>() > double(required.size() + 1)) {
+      refuse_schema(
+          below(place, "minProperties"),
+          cat("no grammar can count different names: where names are free it "
+              "may be one more than those in required, ",
+              required.size() + 1,
+              " here"));
+    }
   }
 
   void keyword(
@@ -243,7 +289,8 @@ class Preparer {
     }
     if (name == "format") {
       if (!value.is_string()) {
-        refuse(place, cat("a string is needed, not ", shown(value)));
+        refuse_schema(
+            place, cat("a string is needed, not ", shown_json(value)));
       }
       for (const char* known : kFormats) {
         if (value == known) {
@@ -256,9 +303,12 @@ class Preparer {
       return;
     }
     for (const char* refused : kRefused) {
-      if (name == refused && !neutral(given, name, value)) {
-        refuse(place, "no grammar can hold a text to this keyword");
+      if (name == refused && !sizes_only_ && !neutral(given, name, value)) {
+        refuse_schema(place, "no grammar can hold a text to this keyword");
       }
+    }
+    if (name == "multipleOf") {
+      divisors_.add(value, place);
     }
     for (const Keyword& known : kKeywords) {
       if (name == known.name) {
@@ -336,7 +386,7 @@ class Preparer {
       const Json& value,
       const std::string& place) {
     if (!good) {
-      refuse(place, cat(what, " is needed, not ", shown(value)));
+      refuse_schema(place, cat(what, " is needed, not ", shown_json(value)));
     }
   }
 
@@ -347,16 +397,16 @@ class Preparer {
         known = known || entry == name;
       }
       if (!known) {
-        refuse(
+        refuse_schema(
             place,
             cat("there is no type ",
-                shown(entry),
+                shown_json(entry),
                 "; types are ",
                 fmt::format("{}", fmt::join(kTypes, ", "))));
       }
     }
     if (value.is_array() && value.empty()) {
-      refuse(place, "the list of types is empty");
+      refuse_schema(place, "the list of types is empty");
     }
     return value;
   }
@@ -364,17 +414,17 @@ class Preparer {
   // Every schema that is referred to moves to one place under a plain name.
   std::string reference(const Json& value, const std::string& place) {
     if (!value.is_string()) {
-      refuse(place, cat("a string is needed, not ", shown(value)));
+      refuse_schema(place, cat("a string is needed, not ", shown_json(value)));
     }
     const std::string& text = value.get_ref<const std::string&>();
     if (text == "#" || text == "#/") {
       return "#";
     }
     if (!text.starts_with("#/")) {
-      refuse(
+      refuse_schema(
           place,
           cat("only references within the schema are followed (#/...), not ",
-              shown(value)));
+              shown_json(value)));
     }
     auto [found, fresh] = names_.try_emplace(text, targets_.size());
     if (fresh) {
@@ -398,12 +448,15 @@ class Preparer {
     try {
       return &root_.at(Json::json_pointer(pointer));
     } catch (const Json::exception&) {
-      refuse(place, cat("the schema has nothing at ", text));
+      refuse_schema(place, cat("the schema has nothing at ", text));
     }
   }
 
   const Json& root_;
+  bool sizes_only_;
   int count_ = 0;
+  SchemaDivisors divisors_;
+  uint64_t remainders_ = 0;
   std::map<std::string, size_t> names_;  // by reference, into targets_
   std::vector<std::pair<std::string, const Json*>> targets_;
   Json definitions_ = Json::object();
@@ -420,7 +473,7 @@ Json parse_json_schema(std::string_view text) {
   }
   auto depth = [](int level, auto, const auto&) {
     if (level > 4 * kMaxJsonDepth) {
-      refuse(
+      refuse_schema(
           "", cat("it is nested deeper than ", 4 * kMaxJsonDepth, " levels"));
     }
     return true;
@@ -437,6 +490,56 @@ Json parse_json_schema(std::string_view text) {
 
 Json prepare_json_schema(const Json& schema) {
   return Preparer(schema).run();
+}
+
+namespace {
+
+// The end of the JSON object that begins there; npos: it does not end.
+size_t end_of_object(std::string_view text, size_t begin) {
+  bool quoted = false;
+  int depth = 0;
+  for (size_t i = begin; i < text.size(); ++i) {
+    char c = text[i];
+    if (quoted && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (!quoted && (c == '{' || c == '}')) {
+      depth += c == '{' ? 1 : -1;
+      if (depth == 0) {
+        return i + 1;
+      }
+    }
+  }
+  return text.npos;
+}
+
+}  // namespace
+
+void check_embedded_schemas(std::string_view lark) {
+  constexpr std::string_view kMark = "%json";
+  constexpr size_t kMostWork = size_t(64) << 20;  // bytes; marks may be nested
+  size_t work = 0;
+  uint64_t remainders = 0;
+  for (size_t at = lark.find(kMark); at != lark.npos;
+       at = lark.find(kMark, at + 1)) {
+    size_t begin = lark.find_first_not_of(" \t\r\n", at + kMark.size());
+    if (begin == lark.npos || lark[begin] != '{') {
+      continue;
+    }
+    size_t end = std::min(end_of_object(lark, begin), lark.size());
+    work += end - begin;
+    if (work > kMostWork) {
+      refuse_schema("", "the grammar embeds too many schemas");
+    }
+    Json schema = Json::parse(lark.substr(begin, end - begin), nullptr, false);
+    if (schema.is_object()) {
+      Preparer preparer(schema, true);
+      preparer.run();
+      remainders += preparer.remainders();
+      SchemaDivisors::check_sum(remainders);
+    }
+  }
 }
 
 }  // namespace mlxcel

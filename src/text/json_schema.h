@@ -15,4 +15,8 @@ nlohmann::ordered_json parse_json_schema(std::string_view text);
 nlohmann::ordered_json prepare_json_schema(
     const nlohmann::ordered_json& schema);
 
+// Refuses schemas behind %json in a Lark grammar that would take too long to
+// compile. Throws TextError.
+void check_embedded_schemas(std::string_view lark);
+
 }  // namespace mlxcel
