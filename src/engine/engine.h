@@ -30,7 +30,7 @@ enum class FinishReason : uint8_t {
   length,     // max_tokens or the context is used up
   cancelled,  // by cancel()
   no_memory,  // needs more KV blocks than there are
-  failed,     // no token could be drawn; failure() says why
+  failed,     // its step threw or no token could be drawn: see failure()
 };
 
 enum class SequenceState : uint8_t {
@@ -117,14 +117,15 @@ class Engine {
   int64_t add(SequenceOptions options);
 
   // One forward pass; the events of all sequences that got a token or ended.
-  // Empty while prompts are being read. Valid until the next call.
+  // Empty while prompts are being read. Valid until the next call. Where it
+  // throws, the sequences of that step have failed.
   const std::vector<Event>& step();
   bool idle() const;  // nothing is left to run
 
   // Ends a sequence now; no event follows.
   void cancel(int64_t id);
   // Forgets an ended sequence and gives its blocks back; cancels a running one.
-  // What it computed stays in the prefix cache.
+  // What it computed stays in the prefix cache, unless it failed.
   void release(int64_t id);
 
   // Of what a context shift left, those after it only.
@@ -201,6 +202,7 @@ class Engine {
   void start_over(Sequence& sequence);
   void schedule(Sequence& sequence, int64_t rows);
   void handle_logits();
+  void end_scheduled(const std::exception_ptr& failure);
   void draw();
   void choose(Drawing& drawing) const;
   void settle(const Drawing& drawing);

@@ -72,7 +72,9 @@ GenerateResult generate(
   if (finish == FinishReason::no_memory) {
     throw Error(
         "no memory is left for the KV cache",
-        cat("it holds ", engine.blocks().used() * kKvBlockSize, " positions"),
+        cat("it holds ",
+            int64_t(engine.blocks().used()) * kKvBlockSize,
+            " positions"),
         "shorten the prompt or give a smaller --max-tokens");
   }
   emit(text.finish());

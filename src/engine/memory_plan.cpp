@@ -270,7 +270,8 @@ void Engine::drop_unseen_blocks(Sequence& sequence) {
 
 void Engine::remember(Sequence& sequence, bool all) {
   if (!prefix_cache_.enabled() || !sequence.caches() ||
-      sequence.blocks.empty() || sequence.swapped_out) {
+      sequence.blocks.empty() || sequence.swapped_out ||
+      sequence.finish == FinishReason::failed) {
     return;
   }
   int64_t end = options_.reuse_generated

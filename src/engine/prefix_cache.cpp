@@ -36,14 +36,15 @@ void PrefixCache::clear() {
   while (!uses_.empty()) {
     remove_leaf(*uses_.back());
   }
-  roots_.clear();
 }
 
 PrefixCache::Node& PrefixCache::root(std::string_view key) {
   auto found = roots_.find(key);
-  return found != roots_.end()
-             ? found->second
-             : roots_.try_emplace(std::string(key)).first->second;
+  if (found == roots_.end()) {
+    found = roots_.try_emplace(std::string(key)).first;
+    found->second.key = &found->first;
+  }
+  return found->second;
 }
 
 std::pair<PrefixCache::Node*, size_t> PrefixCache::nearest(
@@ -301,6 +302,10 @@ void PrefixCache::remove_leaf(Node& node) {
   // The parent is a leaf now, unless it is a root.
   bool parent_is_leaf = parent->parent != nullptr && parent->children.empty();
   num_leaves_ -= parent_is_leaf ? 0 : 1;
+  // Clients choose the scales that keys stand for: roots must not add up.
+  if (parent->parent == nullptr && parent->children.empty()) {
+    roots_.erase(roots_.find(*parent->key));
+  }
 }
 
 void PrefixCache::keep_within_budget() {

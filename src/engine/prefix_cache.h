@@ -119,6 +119,9 @@ class PrefixCache {
   int64_t num_states() const {
     return num_states_;
   }
+  size_t num_keys() const {  // under which something is held
+    return roots_.size();
+  }
   const PrefixCacheStats& stats() const {
     return stats_;
   }
@@ -133,7 +136,8 @@ class PrefixCache {
   };
   using Children = std::map<std::vector<int32_t>, std::unique_ptr<Node>, Less>;
   struct Node {
-    Node* parent = nullptr;  // null: a root
+    Node* parent = nullptr;            // null: a root
+    const std::string* key = nullptr;  // of a root
     Children::iterator place;
     Children children;
     int32_t block = kNoBlock;

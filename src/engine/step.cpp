@@ -168,7 +168,12 @@ const std::vector<Event>& Engine::step() {
   admit();
   build_step();
   if (!scheduled_.empty()) {
-    handle_logits();
+    try {
+      handle_logits();
+    } catch (...) {
+      end_scheduled(std::current_exception());
+      throw;
+    }
     return events_;
   }
   // Blocks of ended sequences that nobody released are all that is in the way.
@@ -181,6 +186,16 @@ const std::vector<Event>& Engine::step() {
     }
   }
   return events_;
+}
+
+// Recurrent states are written in place, so after half a step they stand
+// somewhere else than `computed` says: nobody may go on from them.
+void Engine::end_scheduled(const std::exception_ptr& failure) {
+  for (const Scheduled& scheduled : scheduled_) {
+    scheduled.sequence->state = SequenceState::ended;
+    scheduled.sequence->finish = FinishReason::failed;
+    scheduled.sequence->failure = failure;
+  }
 }
 
 void Engine::handle_logits() {

@@ -253,6 +253,60 @@ TEST_F(EngineTest, RecurrentPromptsGoOnFromMessageBorders) {
   EXPECT_EQ(engine.states().used(), 0);
 }
 
+TEST_F(EngineTest, NothingGoesOnFromTheStatesOfAFailedStep) {
+  model.recurrent = true;
+  EngineOptions options = caching();
+  options.prefill_chunk = 32;
+  Engine engine(model, backend, options);
+  std::vector<int32_t> prompt = some_tokens(100);
+  auto answered = [&](const std::vector<int32_t>& tokens) {
+    int64_t id = engine.add({.prompt = tokens, .max_tokens = 9});
+    run(engine);  // the model throws where a state is not at its position
+    EXPECT_EQ(answer(engine, id), expected_answer(tokens, 9));
+    engine.release(id);
+  };
+  // While the prompt is read, between two places where a state is kept.
+  int64_t id = engine.add({.prompt = prompt, .max_tokens = 9});
+  engine.step();
+  engine.step();
+  model.fails = true;
+  EXPECT_THROW(engine.step(), std::runtime_error);
+  EXPECT_TRUE(engine.idle());
+  EXPECT_THROW(std::rethrow_exception(engine.failure(id)), std::runtime_error);
+  engine.release(id);
+  answered(prompt);
+
+  // While the answer is written: the failed sequence's next turn.
+  prompt = some_tokens(70, 3);
+  id = engine.add({.prompt = prompt, .max_tokens = 9});
+  while (engine.generated(id).size() < 4) {
+    engine.step();
+  }
+  model.fails = true;
+  EXPECT_THROW(engine.step(), std::runtime_error);
+  for (int32_t token : answer(engine, id)) {
+    prompt.push_back(token);
+  }
+  engine.release(id);
+  prompt.push_back(5);
+  answered(prompt);
+
+  // By what the caller does with the logits.
+  prompt = some_tokens(80, 9);
+  id = engine.add(
+      {.prompt = prompt,
+       .max_tokens = 9,
+       .on_logits = [](int64_t, std::span<const float>) {
+         throw std::runtime_error("no");
+       }});
+  EXPECT_THROW(run(engine), std::runtime_error);
+  engine.release(id);
+  answered(prompt);
+  engine.prefix_cache().clear();
+  EXPECT_EQ(engine.states().used(), 0);
+  EXPECT_EQ(engine.blocks().used(), 0);
+}
+
 TEST_F(EngineTest, ComputesTheLastPromptTokenEvenWhenAllIsCached) {
   Engine engine(model, backend, caching());
   std::vector<int32_t> prompt = some_tokens(64);

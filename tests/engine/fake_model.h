@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace mlxcel::testing {
@@ -261,6 +262,9 @@ class FakeModel : public Model {
         }
       }
     }
+    if (std::exchange(fails, false)) {  // caches and states are written
+      throw std::runtime_error("the device is gone");
+    }
     return {DType::f32, int64_t(step.output_rows.size()), kFakeVocab, storage};
   }
 
@@ -270,6 +274,7 @@ class FakeModel : public Model {
 
   ContextTraits traits;
   bool recurrent = false;
+  bool fails = false;  // the next step does
   Step last_step;
   int64_t prompt_rows = 0;  // over all steps
 

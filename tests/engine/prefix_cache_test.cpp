@@ -125,6 +125,22 @@ TEST_F(PrefixCacheTest, HoldsNoMoreEntriesThanAllowed) {
   EXPECT_EQ(found(prefixes, counting(64, 3000)), 64);
 }
 
+TEST_F(PrefixCacheTest, AKeyGoesWithTheLastOfItsBlocks) {
+  PrefixCache prefixes(
+      manager, states, {.bytes = 3 * kBytes, .min_positions = 1}, 0);
+  for (int i = 0; i < 50; ++i) {
+    insert(prefixes, counting(70), "scale " + std::to_string(i));
+    EXPECT_LE(prefixes.num_keys(), 2u);  // three blocks, two of the last key
+  }
+  EXPECT_EQ(found(prefixes, counting(70), "scale 49"), 70);
+  prefixes.forget("scale 49", counting(70));
+  while (prefixes.let_go_oldest()) {
+  }
+  EXPECT_EQ(prefixes.num_keys(), 0u);
+  insert(prefixes, counting(70), "scale 49");
+  EXPECT_EQ(found(prefixes, counting(70), "scale 49"), 70);
+}
+
 TEST_F(PrefixCacheTest, ForgetsWhatIsOlderThanItsLifetime) {
   PrefixCache prefixes(
       manager,
