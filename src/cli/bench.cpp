@@ -12,14 +12,15 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 namespace mlxcel::cli {
 
@@ -118,7 +119,11 @@ Timing run_once(
       if (event.finish == FinishReason::no_memory) {
         throw Error(
             "no memory is left for the KV cache",
-            "",
+            cat("it holds ",
+                int64_t(engine.blocks().used()) * kKvBlockSize,
+                " positions of ",
+                options.batch,
+                " sequences"),
             "give a smaller --batch or --prompt-tokens");
       }
       if (event.finish == FinishReason::failed) {
@@ -354,21 +359,36 @@ void report(
       format_bytes(double(m.peak_memory)));
 }
 
-// A folder that goes with the object, when it is a temporary one.
-struct MadeCheckpoint {
-  fs::path folder;
-  bool temporary = false;
-  ~MadeCheckpoint() {
-    if (temporary) {
-      std::error_code error;
-      fs::remove_all(folder, error);
+// A new folder that goes with the object.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string name = fs::temp_directory_path() / "mlxcel-bench-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) {
+      throw Error(
+          cat("cannot make the folder ", name),
+          std::generic_category().message(errno),
+          "give --save, or a TMPDIR that can be written to");
     }
+    path_ = name;
   }
+  ~ScratchFolder() {
+    std::error_code error;
+    fs::remove_all(path_, error);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const fs::path& path() const {
+    return path_;
+  }
+
+ private:
+  fs::path path_;
 };
 
 int run_bench(const BenchOptions& given) {
   BenchOptions options = given;
-  MadeCheckpoint made;
+  std::optional<ScratchFolder> scratch;
   if (!options.shape.empty()) {
     if (!options.model.model.empty()) {
       throw UsageError(
@@ -377,17 +397,17 @@ int run_bench(const BenchOptions& given) {
           "give one of them");
     }
     random_shape_config(options.shape);  // refuses what is unknown
-    made.temporary = options.save.empty();
-    made.folder = made.temporary ? fs::temp_directory_path() /
-                                       cat("mlxcel-bench-", getpid())
-                                 : fs::path(options.save);
+    if (options.save.empty()) {
+      scratch.emplace();
+    }
+    const fs::path folder = scratch ? scratch->path() : fs::path(options.save);
     print_note(
         cat("Writing a random ",
             options.shape,
             " checkpoint to ",
-            made.folder.string()));
-    write_random_checkpoint(made.folder, options.shape, options.bits);
-    options.model.model = made.folder.string();
+            folder.string()));
+    write_random_checkpoint(folder, options.shape, options.bits);
+    options.model.model = folder.string();
   } else if (!options.save.empty()) {
     throw UsageError(
         "--save without --shape",

@@ -12,9 +12,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <memory>
-#include <system_error>
+#include <span>
+#include <stdexcept>
 
 namespace mlxcel::cli {
 
@@ -212,20 +212,29 @@ int run_logits(const LogitsOptions& options) {
       if (event.finish == FinishReason::no_memory) {
         throw Error(
             "no memory is left for the KV cache",
-            "",
+            cat("it holds ",
+                int64_t(engine.blocks().used()) * kKvBlockSize,
+                " positions; all rows are read together"),
             "give fewer or shorter rows");
+      }
+      if (event.finish == FinishReason::failed) {
+        std::rethrow_exception(engine.failure(event.sequence));
       }
     }
   }
   if (options.max_tokens > 0) {
     WeightTensor greedy = make_weight(
         DType::i32, {input.rows, int64_t(options.max_tokens)}, &bytes);
-    size_t row_bytes = size_t(options.max_tokens) * sizeof(int32_t);
     for (size_t row = 0; row < ids.size(); ++row) {
+      std::span<const int32_t> tokens = engine.generated(ids[row]);
+      if (tokens.size() != size_t(options.max_tokens)) {
+        throw std::logic_error(
+            cat("row ", row, " ended after ", tokens.size(), " tokens"));
+      }
       std::memcpy(
-          bytes + row * row_bytes,
-          engine.generated(ids[row]).data(),
-          row_bytes);
+          bytes + row * tokens.size_bytes(),
+          tokens.data(),
+          tokens.size_bytes());
     }
     out.set("greedy", greedy);
   }

@@ -34,22 +34,6 @@ std::pair<int32_t, float> parse_bias(const std::string& text) {
   return {token, bias};
 }
 
-// Tokens whose text holds one of the breakers.
-std::vector<int32_t> breaker_tokens(
-    const Tokenizer& tokenizer, const std::vector<std::string>& breakers) {
-  std::vector<int32_t> tokens;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    std::string text = tokenizer.decode(std::span(&id, 1), false);
-    for (const std::string& breaker : breakers) {
-      if (text.find(breaker) != std::string::npos) {
-        tokens.push_back(id);
-        break;
-      }
-    }
-  }
-  return tokens;
-}
-
 // A longer number would be cut to the greatest one, which stands for -1.
 const std::function<std::string(const std::string&)> seed_number =
     [](const std::string& text) -> std::string {
@@ -147,6 +131,7 @@ void check_sampling_options(const SamplingOptions& options) {
     parse_bias(text);
   }
   StopStrings valid(options.stops);
+  check_dry_breakers(options.dry_breakers);
 }
 
 SamplingParams sampling_params(
@@ -164,7 +149,7 @@ SamplingParams sampling_params(
   }
   check(params);
   if (params.dry_multiplier > 0) {
-    params.dry_breakers = breaker_tokens(tokenizer, options.dry_breakers);
+    params.dry_breakers = TokenTexts(tokenizer).holding(options.dry_breakers);
   }
   return params;
 }

@@ -1,6 +1,7 @@
 // The options that say how the answer is drawn and where it ends.
 #pragma once
 
+#include "engine/dry_breakers.h"
 #include "engine/sampler.h"
 #include "text/tokenizer.h"
 
@@ -17,7 +18,7 @@ namespace mlxcel::cli {
 struct SamplingOptions {
   SamplingParams params;
   std::optional<uint64_t> seed;  // unset: another one each run
-  std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};
+  std::vector<std::string> dry_breakers = default_dry_breakers();
   std::vector<std::string> logit_bias;  // "ID=VALUE" or "ID+VALUE"/"ID-VALUE"
   std::vector<std::string> stops;
   int64_t max_tokens = -1;

@@ -34,17 +34,16 @@ int run_serve(const ServeOptions& given) {
   check_sampling_options(given.sampling);
   server::ServerOptions options = given.server;
   finish_serve_options(given.flags, options);
-  if (given.flags.estimate_memory) {
-    print_memory_estimate(
-        given.model, kPromptAllowance, given.sampling.max_tokens);
-    return kOk;
-  }
-  start_log(given.flags.log);
   // On servers --adapter and --lora are the same: live unless fused.
   ModelOptions model = given.model;
   for (AdapterRequest& adapter : model.adapters) {
     adapter.fuse = false;
   }
+  if (given.flags.estimate_memory) {
+    print_memory_estimate(model, kPromptAllowance, given.sampling.max_tokens);
+    return kOk;
+  }
+  start_log(given.flags.log);
   RopeOverride rope = options.load.rope;
   options.load = load_options(model);
   options.load.rope = rope;
@@ -58,7 +57,7 @@ int run_serve(const ServeOptions& given) {
   options.defaults.random_seed = !seeded;
   options.defaults.sampling.seed = seeded ? *given.sampling.seed : 0;
   if (!given.flags.no_memory_check) {
-    check_memory(given.model, given.sampling.max_tokens);
+    check_memory(model, given.sampling.max_tokens);
   }
   server::run_server(std::move(options));
   return kOk;

@@ -150,6 +150,7 @@ void read_sampling(
       Body::refuse(
           "dry_sequence_breakers", cat("holds more than ", kMost, " texts"));
     }
+    check_dry_breakers(breakers);
   }
   // Negative seeds other than -1 are seeds too.
   int64_t seed = body.integer("seed", -1);

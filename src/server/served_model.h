@@ -2,6 +2,7 @@
 // side and the defaults of requests. Shared by all threads; nothing changes.
 #pragma once
 
+#include "engine/dry_breakers.h"
 #include "engine/sampler.h"
 #include "text/chat_output.h"
 #include "text/chat_template.h"
@@ -11,9 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,7 +24,7 @@ struct RequestDefaults {
   SamplingParams sampling;
   bool random_seed = true;
   int64_t max_tokens = -1;
-  std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};
+  std::vector<std::string> dry_breakers = default_dry_breakers();
   bool cache_prompt = true;
   int64_t keep = 0;  // prompt tokens that a context shift leaves; -1: all
   std::optional<GrammarSource> grammar;  // of answers that have no other
@@ -38,21 +37,6 @@ struct AnswerOptions {
   bool prefill_assistant = true;  // a last assistant message is gone on with
   bool reasoning_alias = true;    // "reasoning" beside "reasoning_content"
   int64_t reasoning_budget = -1;  // tokens of a thought at most; -1: any
-};
-
-// The text of every token, for what has to look at all of them.
-class TokenTexts {
- public:
-  explicit TokenTexts(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-
-  // Sorted ids whose text holds one of these, for DRY.
-  std::vector<int32_t> holding(const std::vector<std::string>& parts) const;
-
- private:
-  const Tokenizer& tokenizer_;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::string> texts_;  // filled on first use
-  mutable std::map<std::vector<std::string>, std::vector<int32_t>> found_;
 };
 
 struct ServedModel {

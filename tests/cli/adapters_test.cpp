@@ -243,6 +243,29 @@ TEST_F(Adapters, AQuantizedBaseIsServedLive) {
   EXPECT_EQ(run("--lora-scaled", folder + ":0").out, plain);
 }
 
+// The estimate's weights: 288 x 288 x 2 bytes of the base's head where it is
+// fused, else the adapter's own 2 x 288 x 4.
+TEST_F(Adapters, AServerCountsThemAsLive) {
+  auto weights = [&](const std::string& command,
+                     std::vector<std::string> flags) {
+    flags.insert(
+        flags.begin(), {command, "--model", model(), "--estimate-memory"});
+    ProgramResult got = run_program(flags);
+    EXPECT_EQ(got.exit_code, 0) << got.err;
+    size_t begin = got.out.find("weights ");
+    return got.out.substr(begin, got.out.find(',', begin) - begin);
+  };
+  std::vector<std::string> fused = {"--adapter", adapter()};
+  std::vector<std::string> live = {"--lora", adapter()};
+  std::string base = weights("generate", {});
+  EXPECT_EQ(weights("generate", live), base);  // 2.3 kB do not show
+  EXPECT_NE(weights("generate", fused), base);
+  EXPECT_EQ(weights("serve", live), base);
+  EXPECT_EQ(weights("serve", fused), base);
+  fused.push_back("--lora-fuse");
+  EXPECT_NE(weights("serve", fused), base);
+}
+
 TEST_F(Adapters, InspectDescribesThem) {
   ProgramResult got = run_program({"inspect", "--adapter", adapter()});
   EXPECT_EQ(got.exit_code, 0) << got.err;

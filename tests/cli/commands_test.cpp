@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -280,6 +281,30 @@ TEST_F(LogitsTest, PaddedRowsAndChunksDoNotChangeTheResult) {
   EXPECT_EQ(values_of<float>(output(), "logits"), whole);
 }
 
+TEST_F(LogitsTest, DamagedWeightsAreAFailure) {
+  std::filesystem::copy(model, folder.path("model"));
+  model = folder.path("model");
+  WeightMap weights = read_safetensors(model + "/model.safetensors").tensors;
+  WeightMap damaged;
+  for (const auto& [key, tensor] : weights) {
+    std::byte* data = nullptr;
+    WeightTensor copy = make_weight(tensor.dtype, tensor.shape, &data);
+    std::memcpy(data, tensor.data, tensor.bytes);
+    if (key == "model.norm.weight") {
+      std::memset(data, 0xFF, tensor.bytes);  // NaN in every float type
+    }
+    damaged.set(key, copy);
+  }
+  std::filesystem::remove(model + "/model.safetensors");
+  write_safetensors(model + "/model.safetensors", damaged);
+  WeightMap input;
+  set_tensor<int32_t>(input, "input_ids", DType::i32, {1, 3}, {5, 6, 7});
+  ProgramResult got = run(input, {"--max-tokens", "120"});
+  EXPECT_EQ(got.exit_code, 1);
+  EXPECT_THAT(got.err, HasSubstr("no token can be chosen"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path("out.safetensors")));
+}
+
 TEST_F(LogitsTest, RefusesInputsByName) {
   WeightMap none;
   set_tensor<int32_t>(none, "ids", DType::i32, {1, 1}, {1});
@@ -382,6 +407,32 @@ TEST(Bench, RefusesShapesItCannotMake) {
   EXPECT_EQ(
       run_program({"bench", "--shape", "1b", "--bits", "5"}).exit_code, 2);
   EXPECT_EQ(run_program({"bench", "--save", "x"}).exit_code, 2);
+}
+
+// The name of a scratch folder may be taken; what is there is someone else's.
+TEST(Bench, LeavesWhatItDidNotMake) {
+  TemporaryFolder folder;
+  std::ofstream(folder.path("shape.json")) << R"({
+      "model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
+      "num_hidden_layers": 1, "num_attention_heads": 2,
+      "num_key_value_heads": 2, "vocab_size": 128,
+      "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+      "rope_theta": 10000.0})";
+  std::filesystem::create_directory(folder.path("scratch"));
+  std::string line =
+      "TMPDIR=" + folder.path("scratch") +
+      "; export TMPDIR; taken=$TMPDIR/mlxcel-bench-$$; mkdir $taken; "
+      "echo kept > $taken/file; exec '" MLXCEL_TEST_PROGRAM "' bench --shape " +
+      folder.path("shape.json") +
+      " --prompt-tokens 1 --gen-tokens 1 --repeat 1 > /dev/null 2>&1";
+  EXPECT_EQ(std::system(line.c_str()), 0);
+  std::vector<std::string> left;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(folder.path("scratch"))) {
+    left.push_back(entry.path().filename());
+  }
+  EXPECT_THAT(
+      left, ::testing::ElementsAre(StartsWith("mlxcel-bench-"), "file"));
 }
 
 // Every tensor of the family is made, under a name that loading finds.

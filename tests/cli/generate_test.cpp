@@ -315,6 +315,7 @@ TEST(Generate, UsageErrorsExitWithTwoAndNameTheFlag) {
       {{"--temp", "warm"}, "--temp"},
       {{"--max-tokens", "-2"}, "--max-tokens"},
       {{"--stop", ""}, "empty stop string"},
+      {{"--dry-sequence-breaker", ""}, "empty DRY sequence breaker"},
       {{"--logit-bias", "x=1"}, "wrong --logit-bias x=1"},
       {{"--draft-model", "d"}, "--draft-model is not built yet"},
       {{"--kv-bits", "4"}, "--kv-bits is not built yet"},

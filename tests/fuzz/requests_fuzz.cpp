@@ -211,7 +211,7 @@ struct Parts {
     model.tokenizer = Tokenizer::load(folder);
     model.eos = eos_ids(loaded.config.json(), folder, model.tokenizer.get());
     model.chat_template = ChatTemplate::from_source(kTemplate, folder);
-    model.token_texts = std::make_unique<server::TokenTexts>(*model.tokenizer);
+    model.token_texts = std::make_unique<TokenTexts>(*model.tokenizer);
     model.grammars =
         std::make_unique<GrammarCompiler>(*model.tokenizer, model.eos);
   }

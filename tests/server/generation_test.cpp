@@ -413,6 +413,10 @@ TEST_F(ChainServer, ARequestCannotAskForMoreThanItMayCost) {
   EXPECT_EQ(server->post("/completion", body).status, 200);
   body["dry_sequence_breakers"] = many;
   EXPECT_EQ(server->post("/completion", body).status, 400);
+  body["dry_sequence_breakers"] = {"x", ""};
+  Answer empty = server->post("/completion", body);
+  EXPECT_EQ(empty.status, 400);
+  EXPECT_THAT(empty.body, ::testing::HasSubstr("empty DRY sequence breaker"));
   // What is too much is refused before the rest is looked at.
   biases.push_back("no pair");
   body = {{"prompt", "a"}, {"logit_bias", biases}};
