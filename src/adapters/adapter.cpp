@@ -1,6 +1,7 @@
 #include "adapters/adapter.h"
 
 #include "adapters/digest.h"
+#include "adapters/folder.h"
 #include "core/error.h"
 #include "io/safetensors.h"
 
@@ -18,35 +19,6 @@ constexpr std::string_view kA = ".lora_a";
 constexpr std::string_view kB = ".lora_b";
 constexpr const char* kConvert =
     "convert the folder with mlxcel convert-adapter PEFT_DIR OUT_DIR";
-
-fs::path weight_file(const fs::path& folder) {
-  for (const char* name :
-       {"adapters.safetensors", "adapter_model.safetensors"}) {
-    std::error_code ignored;
-    if (fs::is_regular_file(folder / name, ignored)) {
-      return folder / name;
-    }
-  }
-  throw AdapterError(
-      cat("cannot read adapter ", folder.string()),
-      "it holds neither adapters.safetensors nor adapter_model.safetensors; "
-      "shards and other file names are not looked for",
-      "save the adapter's tensors as adapters.safetensors");
-}
-
-void check_folder(const fs::path& folder) {
-  std::error_code ignored;
-  if (fs::is_directory(folder, ignored)) {
-    return;
-  }
-  bool exists = fs::exists(folder, ignored);
-  throw AdapterError(
-      cat("cannot read adapter ", folder.string()),
-      exists ? "it is a file, and an adapter is a folder"
-             : "there is no such folder",
-      "give the folder that holds adapter_config.json and "
-      "adapters.safetensors");
-}
 
 void refuse_peft_keys(const WeightMap& tensors, const fs::path& file) {
   for (const auto& [key, tensor] : tensors) {
@@ -128,7 +100,30 @@ std::string content_digest(const Adapter& adapter) {
   return digest.hex();
 }
 
+fs::path weight_file(const fs::path& folder) {
+  std::optional<fs::path> file = find_adapter_file(folder);
+  if (!file) {
+    throw AdapterError(
+        cat("cannot read adapter ", folder.string()),
+        "it holds neither adapters.safetensors nor adapter_model.safetensors; "
+        "shards and other file names are not looked for",
+        "save the adapter's tensors as adapters.safetensors");
+  }
+  return *file;
+}
+
 }  // namespace
+
+std::optional<fs::path> find_adapter_file(const fs::path& folder) {
+  for (const char* name :
+       {"adapters.safetensors", "adapter_model.safetensors"}) {
+    std::error_code ignored;
+    if (fs::is_regular_file(folder / name, ignored)) {
+      return folder / name;
+    }
+  }
+  return std::nullopt;
+}
 
 std::string Adapter::task_name() const {
   if (!config.task_name.empty()) {
@@ -146,7 +141,10 @@ Adapter read_adapter(const fs::path& folder) {
 }
 
 Adapter read_adapter_headers(const fs::path& folder) {
-  check_folder(folder);
+  check_adapter_folder(
+      folder,
+      "give the folder that holds adapter_config.json and "
+      "adapters.safetensors");
   Adapter adapter;
   adapter.folder = folder;
   adapter.file = weight_file(folder);

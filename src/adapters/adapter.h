@@ -6,13 +6,14 @@
 #include "io/weight_map.h"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace mlxcel {
 
-// The two halves stored as <stem>.lora_a and <stem>.lora_b; float matrices that
-// share one dimension. Still mapped, in the file's own dtype.
+// The two halves stored as <stem>.lora_a and <stem>.lora_b: float matrices, of
+// any shapes yet. Still mapped, in the file's own dtype.
 struct AdapterPair {
   std::string stem;
   WeightTensor a, b;
@@ -29,6 +30,10 @@ struct Adapter {
 
   std::string task_name() const;  // the config's, else the folder's name
 };
+
+// The file that an adapter's tensors are read from; none: the folder has none.
+std::optional<std::filesystem::path> find_adapter_file(
+    const std::filesystem::path& folder);
 
 // Reads adapters.safetensors, else adapter_model.safetensors. Throws
 // AdapterError: no such folder or file, a key that does not end in .lora_a or

@@ -1,12 +1,11 @@
 #include "adapters/config.h"
 
+#include "adapters/folder.h"
 #include "core/error.h"
 #include "io/json.h"
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 namespace mlxcel {
 
@@ -17,6 +16,10 @@ using nlohmann::json;
 constexpr const char* kForm =
     "write it as {\"fine_tune_type\": \"lora\", \"lora_parameters\": "
     "{\"rank\": 8, \"scale\": 20.0}}";
+
+constexpr const char* kFuse =
+    "fuse it into its base checkpoint with the tool that trained it, and load "
+    "the result as a model";
 
 // A finite number, or nothing when the key is absent or null.
 std::optional<double> number(
@@ -55,24 +58,11 @@ int64_t read_rank(const json& parameters, const std::string& file) {
   return int64_t(*value);
 }
 
-[[noreturn]] void refuse_dora(
-    const std::string& file, const std::string& says) {
-  throw AdapterError(
-      "DoRA adapters are not supported",
-      cat(file,
-          " says ",
-          says,
-          "; its low-rank pair without the magnitudes is neither the base "
-          "model nor the fine-tune"),
-      "fuse it into its base checkpoint with the tool that trained it, and "
-      "load the result as a model");
-}
-
 void check_type(const json& root, const std::string& file) {
   // What mlx-lm wrote before it had fine_tune_type.
   auto old = root.find("use_dora");
   if (old != root.end() && *old == true) {
-    refuse_dora(file, "use_dora");
+    refuse_dora(cat(file, " says use_dora"), kFuse);
   }
   auto found = root.find("fine_tune_type");
   if (found == root.end() || found->is_null()) {
@@ -89,7 +79,7 @@ void check_type(const json& root, const std::string& file) {
     return;
   }
   if (type == "dora") {
-    refuse_dora(file, "fine_tune_type \"dora\"");
+    refuse_dora(cat(file, " says fine_tune_type \"dora\""), kFuse);
   }
   throw AdapterError(
       cat("fine_tune_type \"", type, "\" is not supported"),
@@ -179,18 +169,10 @@ AdapterConfig parse_adapter_config(
 
 AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   std::filesystem::path path = folder / "adapter_config.json";
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  if (!in || !(text << in.rdbuf())) {
-    std::error_code ignored;
-    bool empty = std::filesystem::is_empty(path, ignored) && !ignored;
-    throw AdapterError(
-        cat("cannot read adapter config ", path.string()),
-        empty ? "the file is empty" : "there is no such readable file",
-        "an adapter folder holds adapter_config.json and "
-        "adapters.safetensors");
-  }
-  return parse_adapter_config(text.str(), path.string());
+  std::string text = read_adapter_config_text(
+      path,
+      "an adapter folder holds adapter_config.json and adapters.safetensors");
+  return parse_adapter_config(text, path.string());
 }
 
 }  // namespace mlxcel

@@ -1,5 +1,6 @@
 #include "adapters/convert.h"
 
+#include "adapters/folder.h"
 #include "adapters/peft_config.h"
 #include "core/error.h"
 #include "core/row_kernels.h"
@@ -23,9 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kMerge =
-    "merge it into its base checkpoint with PEFT (merge_and_unload) and load "
-    "the result as a model";
+constexpr const char* kSavedFolder =
+    "give the folder that PEFT's save_pretrained wrote";
 
 struct PeftPair {
   const WeightTensor* a = nullptr;  // [rank, in]
@@ -38,18 +38,12 @@ struct PeftPair {
   throw AdapterError(
       cat("cannot convert ", file.string()),
       cat("tensor ", key, " ", why),
-      kMerge);
+      kMergeWithPeft);
 }
 
 fs::path weight_file(const fs::path& folder) {
+  check_adapter_folder(folder, kSavedFolder);
   std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) {
-    throw AdapterError(
-        cat("cannot read adapter ", folder.string()),
-        fs::exists(folder, ignored) ? "it is a file, and an adapter is a folder"
-                                    : "there is no such folder",
-        "give the folder that PEFT's save_pretrained wrote");
-  }
   fs::path file = folder / "adapter_model.safetensors";
   if (!fs::is_regular_file(file, ignored)) {
     bool pickled = fs::exists(folder / "adapter_model.bin", ignored);
@@ -59,7 +53,7 @@ fs::path weight_file(const fs::path& folder) {
                 : "it holds no adapter_model.safetensors",
         pickled ? "save it with PEFT's save_pretrained(..., "
                   "safe_serialization=True)"
-                : "give the folder that PEFT's save_pretrained wrote");
+                : kSavedFolder);
   }
   return file;
 }
@@ -93,10 +87,8 @@ std::pair<std::string, int> split_peft_key(
         "that term, so the result would differ");
   }
   if (key.find("lora_magnitude_vector") != std::string::npos) {
-    throw AdapterError(
-        "DoRA adapters are not supported",
-        cat(file.string(), " holds the magnitudes ", key),
-        kMerge);
+    refuse_dora(
+        cat(file.string(), " holds the magnitudes ", key), kMergeWithPeft);
   }
   if (key.ends_with(".base_layer.weight")) {
     throw AdapterError(

@@ -1,12 +1,12 @@
 #include "adapters/peft_config.h"
 
+#include "adapters/folder.h"
 #include "core/error.h"
+#include "io/ordered_json.h"
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 namespace mlxcel {
 
@@ -14,10 +14,6 @@ namespace {
 
 // Ordered: of several patterns that match a module, the first one counts.
 using Json = nlohmann::ordered_json;
-
-constexpr const char* kMerge =
-    "merge it into its base checkpoint with PEFT (merge_and_unload) and load "
-    "the result as a model";
 
 // Long names would let a pattern run deep into the matcher's recursion.
 constexpr size_t kLongestName = 512;
@@ -73,7 +69,8 @@ class PeftConfigReader {
 
   [[noreturn]] void refuse(
       const std::string& what, const std::string& why) const {
-    throw AdapterError(cat("cannot convert ", file_, ": ", what), why, kMerge);
+    throw AdapterError(
+        cat("cannot convert ", file_, ": ", what), why, kMergeWithPeft);
   }
 
   [[noreturn]] void bad_value(
@@ -171,12 +168,7 @@ class PeftConfigReader {
   // Switches under which the saved pairs alone are not what was trained.
   void check_switches() const {
     if (flag("use_dora")) {
-      throw AdapterError(
-          "DoRA adapters are not supported",
-          cat(file_,
-              " has use_dora; the low-rank pairs without the magnitudes are "
-              "neither the base model nor the fine-tune"),
-          kMerge);
+      refuse_dora(cat(file_, " has use_dora"), kMergeWithPeft);
     }
     if (const Json* bias = find("bias"); bias && *bias != "none") {
       refuse(
@@ -234,11 +226,11 @@ class PeftConfigReader {
 PeftConfig PeftConfig::parse(const std::string& text, const std::string& file) {
   Json root;
   try {
-    root = Json::parse(text);
-  } catch (const Json::exception& error) {
+    root = parse_ordered_json(text, file);
+  } catch (const ConfigError& error) {
     throw AdapterError(
         cat("cannot read adapter config ", file),
-        cat("it is not valid JSON (", error.what(), ")"),
+        error.why(),
         "save the adapter with PEFT again");
   }
   if (!root.is_object()) {
@@ -251,15 +243,10 @@ PeftConfig PeftConfig::parse(const std::string& text, const std::string& file) {
 }
 
 PeftConfig PeftConfig::read(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::stringstream text;
-  if (!in || !(text << in.rdbuf())) {
-    throw AdapterError(
-        cat("cannot read adapter config ", file.string()),
-        "there is no such readable file, or it is empty",
-        "give the folder that PEFT's save_pretrained wrote");
-  }
-  return parse(text.str(), file.string());
+  return parse(
+      read_adapter_config_text(
+          file, "give the folder that PEFT's save_pretrained wrote"),
+      file.string());
 }
 
 const PeftConfig::Pattern* PeftConfig::match(

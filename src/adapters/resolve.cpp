@@ -11,7 +11,6 @@ namespace mlxcel {
 namespace {
 
 struct Fit {
-  const char* name;
   PairLayout layout;
   Shape a, b;  // rank left as -1
 };
@@ -34,22 +33,10 @@ bool fits(const Shape& shape, const Shape& pattern, int64_t* rank) {
 std::vector<Fit> layouts(const ResolvedPair& pair) {
   std::vector<Fit> out;
   if (pair.on_embedding) {
-    out.push_back(
-        {"[vocab, rank] and [rank, hidden]",
-         PairLayout::embedding,
-         {pair.rows, -1},
-         {-1, pair.in}});
+    out.push_back({PairLayout::embedding, {pair.rows, -1}, {-1, pair.in}});
   }
-  out.push_back(
-      {"[in, rank] and [rank, out]",
-       PairLayout::linear_first,
-       {pair.in, -1},
-       {-1, pair.rows}});
-  out.push_back(
-      {"[rank, in] and [out, rank]",
-       PairLayout::rank_first,
-       {-1, pair.in},
-       {pair.rows, -1}});
+  out.push_back({PairLayout::linear_first, {pair.in, -1}, {-1, pair.rows}});
+  out.push_back({PairLayout::rank_first, {-1, pair.in}, {pair.rows, -1}});
   return out;
 }
 

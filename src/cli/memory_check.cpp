@@ -1,12 +1,13 @@
 #include "cli/memory_check.h"
 
+#include "adapters/adapter.h"
 #include "cli/checkpoint_facts.h"
 #include "cli/console.h"
 #include "cli/model_store.h"
-#include "core/thread_pool.h"
 #include "io/safetensors.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace mlxcel::cli {
 
@@ -22,14 +23,11 @@ uint64_t adapter_bytes(
     const ModelOptions& options, const CheckpointFacts& facts) {
   uint64_t bytes = 0;
   for (const AdapterRequest& adapter : options.adapters) {
-    fs::path file = adapter.folder / "adapters.safetensors";
-    if (!fs::exists(file)) {
-      file = adapter.folder / "adapter_model.safetensors";
-    }
-    if (!fs::exists(file)) {
+    std::optional<fs::path> file = find_adapter_file(adapter.folder);
+    if (!file) {
       continue;  // the loader refuses it with a message of its own
     }
-    for (const TensorEntry& tensor : read_safetensors_header(file).tensors) {
+    for (const TensorEntry& tensor : read_safetensors_header(*file).tensors) {
       size_t dot = tensor.name.rfind(".lora_a");
       if (!adapter.fuse && !options.lora_fuse) {
         bytes += tensor.end - tensor.begin;
@@ -57,7 +55,6 @@ MemoryEstimate estimate(
   if (facts.max_positions > 0) {
     use.context = std::min(use.context, facts.max_positions);
   }
-  use.threads = options.threads > 0 ? options.threads : available_cpus();
   return estimate_memory(facts.spec, use);
 }
 

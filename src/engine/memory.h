@@ -26,7 +26,6 @@ struct MemoryUse {
   int64_t context = 0;  // positions of each sequence
   int batch = 1;        // sequences
   int prefill_chunk = 512;
-  int threads = 1;
   // Rows of logits a step asks for at most.
   int output_rows = 1;
 };

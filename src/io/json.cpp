@@ -1,6 +1,7 @@
 #include "io/json.h"
 
 #include "core/error.h"
+#include "io/ordered_json.h"
 
 #include <fstream>
 #include <utility>
@@ -14,11 +15,18 @@ using nlohmann::json;
 
 // Builds the value while counting depth and watching for repeated keys, which
 // nlohmann's own parser would resolve to the last one in silence.
-class StrictBuilder : public nlohmann::json_sax<json> {
+template <typename Json>
+class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
+  using typename nlohmann::json_sax<Json>::number_integer_t;
+  using typename nlohmann::json_sax<Json>::number_unsigned_t;
+  using typename nlohmann::json_sax<Json>::number_float_t;
+  using typename nlohmann::json_sax<Json>::string_t;
+  using typename nlohmann::json_sax<Json>::binary_t;
+
   explicit StrictBuilder(const std::string& file) : file_(file) {}
 
-  json take() {
+  Json take() {
     return std::move(root_);
   }
 
@@ -44,14 +52,14 @@ class StrictBuilder : public nlohmann::json_sax<json> {
     return false;  // not produced by the text parser
   }
   bool start_object(std::size_t) override {
-    return open(json::object());
+    return open(Json::object());
   }
   bool end_object() override {
     stack_.pop_back();
     return true;
   }
   bool start_array(std::size_t) override {
-    return open(json::array());
+    return open(Json::array());
   }
   bool end_array() override {
     stack_.pop_back();
@@ -84,12 +92,12 @@ class StrictBuilder : public nlohmann::json_sax<json> {
   }
 
  private:
-  bool add(json value) {
+  bool add(Json value) {
     place(std::move(value));
     return true;
   }
 
-  bool open(json container) {
+  bool open(Json container) {
     if (stack_.size() == kMaxJsonDepth) {
       throw ConfigError(
           cat("cannot read ", file_),
@@ -100,7 +108,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
     return true;
   }
 
-  json* place(json value) {
+  Json* place(Json value) {
     if (stack_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -114,17 +122,27 @@ class StrictBuilder : public nlohmann::json_sax<json> {
   }
 
   std::string file_;
-  json root_;
-  std::vector<json*> stack_;  // open containers; parents do not move meanwhile
-  json* slot_ = nullptr;      // value of the key just read
+  Json root_;
+  std::vector<Json*> stack_;  // open containers; parents do not move meanwhile
+  Json* slot_ = nullptr;      // value of the key just read
 };
+
+template <typename Json>
+Json parse_strictly(std::string_view text, const std::string& file) {
+  StrictBuilder<Json> builder(file);
+  Json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
+}
 
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& file) {
-  StrictBuilder builder(file);
-  json::sax_parse(text.begin(), text.end(), &builder);
-  return builder.take();
+  return parse_strictly<json>(text, file);
+}
+
+nlohmann::ordered_json parse_ordered_json(
+    std::string_view text, const std::string& file) {
+  return parse_strictly<nlohmann::ordered_json>(text, file);
 }
 
 std::string read_text_file(const std::filesystem::path& path, size_t limit) {

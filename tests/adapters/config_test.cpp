@@ -2,10 +2,14 @@
 
 #include "core/error.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace mlxcel {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 double factor(const std::string& text) {
   return parse_adapter_config(text, "adapter_config.json").factor();
@@ -33,15 +37,20 @@ TEST(AdapterConfig, DefaultsAreRank8AndScale20) {
 }
 
 TEST(AdapterConfig, RefusesFactorsBeyondF32AndHostileJson) {
-  EXPECT_THROW(factor(R"({"lora_parameters": {"scale": 1e39}})"), AdapterError);
-  EXPECT_THROW(
-      factor(R"({"lora_parameters": {"rank": 1, "lora_alpha": -1e300}})"),
-      AdapterError);
-  EXPECT_THROW(
-      factor(R"({"lora_parameters": {"scale": 1, "scale": 2}})"), AdapterError);
-  EXPECT_THROW(
-      factor(std::string(100000, '[') + std::string(100000, ']')),
-      AdapterError);
+  const std::pair<std::string, const char*> cases[] = {
+      {R"({"lora_parameters": {"scale": 1e39}})",
+       "its scale comes to 1e+39, beyond the range of f32"},
+      {R"({"lora_parameters": {"rank": 1, "lora_alpha": -1e300}})",
+       "its scale comes to -1e+300, beyond the range of f32"},
+      {R"({"lora_parameters": {"scale": 1, "scale": 2}})",
+       "key \"scale\" appears twice in one object"},
+      {std::string(100000, '[') + std::string(100000, ']'),
+       "nested deeper than 64 levels"},
+  };
+  for (const auto& [text, part] : cases) {
+    EXPECT_THAT(
+        [&] { factor(text); }, ThrowsMessage<AdapterError>(HasSubstr(part)));
+  }
 }
 
 struct Refusal {
@@ -142,7 +151,11 @@ TEST(AdapterConfig, RefusesNumbersThatAreNotFinite) {
        {R"({"lora_parameters": {"scale": 1e999}})",
         R"({"lora_parameters": {"lora_alpha": -1e999}})",
         R"({"lora_parameters": {"scale": NaN}})"}) {
-    EXPECT_THROW(parse_adapter_config(text, "f.json"), AdapterError) << text;
+    EXPECT_THAT(
+        [&] { parse_adapter_config(text, "f.json"); },
+        ThrowsMessage<AdapterError>(
+            HasSubstr("cannot read adapter config f.json: not valid JSON at "
+                      "byte ")));
   }
 }
 

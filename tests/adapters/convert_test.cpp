@@ -27,6 +27,7 @@ using ::testing::HasSubstr;
 using testing::Logits;
 using ::testing::StartsWith;
 using testing::TemporaryFolder;
+using ::testing::ThrowsMessage;
 
 fs::path data() {
   return fs::path(MLXCEL_TEST_DATA) / "peft";
@@ -150,8 +151,8 @@ std::string message_of(const std::string& text) {
 TEST(PeftConfig, RefusesByName) {
   EXPECT_EQ(
       message_of(R"({"peft_type": "LORA", "use_dora": true})"),
-      "DoRA adapters are not supported: f.json has use_dora; the low-rank "
-      "pairs without the magnitudes are neither the base model nor the "
+      "DoRA adapters are not supported: f.json has use_dora; its low-rank "
+      "pair without the magnitudes is neither the base model nor the "
       "fine-tune\n  merge it into its base checkpoint with PEFT "
       "(merge_and_unload) and load the result as a model");
   EXPECT_EQ(
@@ -167,6 +168,14 @@ TEST(PeftConfig, RefusesByName) {
   EXPECT_THAT(message_of(R"({"r": 8})"), HasSubstr("no peft_type"));
   EXPECT_THAT(message_of("["), HasSubstr("not valid JSON"));
   EXPECT_THAT(message_of("[]"), HasSubstr("array"));
+  // Read by one of the two and not by the other, PEFT would take the last.
+  EXPECT_EQ(
+      message_of(R"({"peft_type": "LORA", "r": 8, "r": 4})"),
+      "cannot read adapter config f.json: key \"r\" appears twice in one "
+      "object\n  save the adapter with PEFT again");
+  EXPECT_THAT(
+      message_of(std::string(100, '[') + std::string(100, ']')),
+      HasSubstr("nested deeper than 64 levels"));
   const std::pair<const char*, const char*> cases[] = {
       {R"("peft_type": "IA3")", "peft_type \"IA3\""},
       {R"("peft_type": "ADALORA")", "peft_type \"ADALORA\""},
@@ -266,7 +275,11 @@ TEST_F(ConvertRefusal, OtherTensors) {
 TEST_F(ConvertRefusal, AFolderThatIsInUse) {
   fs::create_directories(out_);
   std::ofstream(out_ / "mine.txt") << "kept";
-  EXPECT_THROW(convert_peft_adapter(peft_, out_), AdapterError);
+  EXPECT_THAT(
+      [&] { convert_peft_adapter(peft_, out_); },
+      ThrowsMessage<AdapterError>(HasSubstr(
+          "cannot write to " + out_.string() +
+          ": it exists and is not an empty folder")));
   EXPECT_TRUE(fs::exists(out_ / "mine.txt"));
 }
 

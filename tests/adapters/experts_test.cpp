@@ -131,7 +131,10 @@ TEST_F(ExpertPairs, AWholeStackTakesNoPair) {
       "model.layers.0.mlp.switch_mlp.up_proj.weight",
       filled({kExperts, kInner, kHidden}, 1, 0));
   add_pair("model.layers.0.mlp.switch_mlp.up_proj");
-  EXPECT_THROW(resolve(), AdapterError);
+  EXPECT_THAT(
+      [&] { resolve(); },
+      ::testing::ThrowsMessage<AdapterError>(::testing::HasSubstr(
+          "its pair on model.layers.0.mlp.switch_mlp.up_proj (lora_a ")));
 }
 
 }  // namespace
