@@ -138,11 +138,6 @@ Input read_input(const std::string& file, size_t num_live_adapters) {
   return input;
 }
 
-// Prompt rows a step that keep the step's logits below 32 MiB.
-int default_chunk(int64_t vocab_size) {
-  return int(std::clamp<int64_t>((32 << 20) / (4 * vocab_size), 16, 512));
-}
-
 // Past its context a model's rotations are another's, or there are none.
 void check_lengths(
     const Input& input, int64_t max_positions, int64_t max_tokens) {
@@ -172,8 +167,9 @@ int run_logits(const LogitsOptions& options) {
 
   int64_t vocab = model.model->vocab_size();
   EngineOptions engine_options;
-  engine_options.prefill_chunk =
-      options.prefill_chunk > 0 ? options.prefill_chunk : default_chunk(vocab);
+  if (options.prefill_chunk > 0) {
+    engine_options.prefill_chunk = options.prefill_chunk;
+  }
   Engine engine(*model.model, *model.backend, engine_options);
 
   std::byte* bytes = nullptr;

@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/console.h"
 #include "cli/session.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 
 #include <CLI/CLI.hpp>
@@ -37,7 +38,10 @@ std::string read_text(const std::string& file) {
         "the text to score comes from a file",
         "give --text the path of a text file");
   }
-  std::ifstream in(file, std::ios::binary);
+  if (std::filesystem::is_regular_file(file, error)) {
+    return read_text_file(file);
+  }
+  std::ifstream in(file, std::ios::binary);  // a pipe, or nothing
   std::ostringstream text;
   text << in.rdbuf();
   if (!in) {
@@ -145,10 +149,7 @@ int run_perplexity(const PerplexityOptions& options) {
         options.save_logits, tokens, positions, vocab);
   }
 
-  EngineOptions engine_options;
-  engine_options.prefill_chunk =
-      int(std::clamp<int64_t>((32 << 20) / (4 * vocab), 16, 512));
-  Engine engine(*session.model.model, *session.model.backend, engine_options);
+  Engine engine(*session.model.model, *session.model.backend);
   double nll = 0, kl = 0;
   std::vector<double> divergences;
   int64_t same_top = 0;

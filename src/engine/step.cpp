@@ -55,6 +55,8 @@ void Engine::plan_rows() {
            sequence->rows;
   };
   int64_t own = options_.prompt_chunk > 0 ? options_.prompt_chunk : budget;
+  int64_t outputs = std::max<int64_t>(
+      1, kOutputBytes / (vocab_size_ * int64_t(sizeof(float))));
   int prefills = 0;
   auto give = [&](Sequence* sequence, int64_t limit) {
     bool one_more = sequence->rows == 0;
@@ -79,9 +81,8 @@ void Engine::plan_rows() {
           rows, sequence->next_border() - sequence->computed - sequence->rows);
     }
     if (sequence->options.all_prompt_logits) {
-      int64_t most = std::max<int64_t>(
-          1, kOutputBytes / (vocab_size_ * int64_t(sizeof(float))));
-      rows = std::min(rows, most - sequence->rows);
+      rows = std::min(rows, outputs);
+      outputs -= rows;
     }
     sequence->rows += rows;
     budget -= rows;

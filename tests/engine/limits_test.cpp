@@ -235,5 +235,38 @@ TEST_F(EngineLimits, BoundsOnPromptsOfAStepHold) {
   }
 }
 
+// A million logits a row: 64 MiB hold those of 16 rows.
+class WideModel : public FakeModel {
+ public:
+  static constexpr int64_t kVocab = int64_t(1) << 20;
+  int64_t vocab_size() const override {
+    return kVocab;
+  }
+  Tensor forward(const Step& step, KvCache&) override {
+    most = std::max(most, step.output_rows.size());
+    auto storage = std::make_shared<testing::FakeStorage>();
+    storage->values.resize(step.output_rows.size() * size_t(kVocab));
+    return {DType::f32, int64_t(step.output_rows.size()), kVocab, storage};
+  }
+  size_t most = 0;
+};
+
+TEST_F(EngineLimits, LogitsOfWholePromptsTakeSoMuchAStepOverAllOfThem) {
+  WideModel wide;
+  Engine engine(wide, backend);
+  int64_t seen = 0;
+  for (int i = 0; i < 3; ++i) {
+    SequenceOptions options{.prompt = some_tokens(20), .max_tokens = 0};
+    options.all_prompt_logits = true;
+    options.on_logits = [&](int64_t, std::span<const float>) { ++seen; };
+    engine.add(std::move(options));
+  }
+  while (!engine.idle()) {
+    engine.step();
+  }
+  EXPECT_EQ(wide.most, 16u);
+  EXPECT_EQ(seen, 60);
+}
+
 }  // namespace
 }  // namespace mlxcel
