@@ -1,4 +1,5 @@
-// The memory estimate of `generate` and `run`, and the check before loading.
+// The memory estimate of `generate`, `run` and `serve`, and the check before
+// loading.
 #pragma once
 
 #include "cli/model_options.h"

@@ -53,7 +53,10 @@ Engine::Sequence& Engine::at(int64_t id) const {
         return s->id < key;
       });
   if (place == sequences_.end() || (*place)->id != id) {
-    throw Error(cat("no sequence ", id), "it was released before", "");
+    throw Error(
+        cat("no sequence ", id),
+        "it was never added, or it was released",
+        "ask before release()");
   }
   return **place;
 }

@@ -102,8 +102,10 @@ float max_value(std::span<const float> values);
 void take_best(
     std::span<const float> logits, size_t k, std::vector<Candidate>& out);
 
-// out[i] = exp((x[i] - shift) * scale) within 2e-7 relative, for non-positive
-// arguments; returns the sum, added in a fixed order.
+// out[i] = exp(t), t = (x[i] - shift) * scale, for t <= 0, within 2e-7 + |t| *
+// 2^-23 relative: t is rounded twice to f32. A t below -87 counts as -87, which
+// gives 1.6e-38 where it should be less. Returns the sum, added in a fixed
+// order.
 double exp_shifted(
     std::span<const float> x, float shift, float scale, float* out);
 

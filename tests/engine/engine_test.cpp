@@ -601,13 +601,40 @@ TEST_F(EngineTest, AdapterScalesReachTheModel) {
 
 TEST_F(EngineTest, RefusesPromptsThatCannotRun) {
   Engine engine(model, backend, {.max_positions = 8});
-  EXPECT_THROW(engine.add({}), TextError);
-  EXPECT_THROW(engine.add({.prompt = some_tokens(9)}), TextError);
-  EXPECT_THROW(engine.add({.prompt = {1, kFakeVocab}}), TextError);
-  EXPECT_THROW(engine.add({.prompt = {-1}}), TextError);
-  EXPECT_THROW(
-      engine.add({.prompt = {1}, .sampling = {.top_p = 2}}), UsageError);
+  auto message = [&](SequenceOptions options) -> std::string {
+    try {
+      engine.add(std::move(options));
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(
+      message({}),
+      "the prompt is empty: it has no token, so there is nothing to continue\n"
+      "  give a prompt");
+  EXPECT_EQ(
+      message({.prompt = some_tokens(9)}),
+      "the prompt is longer than the context: it has 9 tokens, the context 8\n"
+      "  shorten the prompt");
+  EXPECT_EQ(
+      message({.prompt = {1, kFakeVocab}}),
+      "token outside the vocabulary: id 97, the model has 97\n"
+      "  use the tokenizer that belongs to this model");
+  EXPECT_EQ(
+      message({.prompt = {-1}}),
+      "token outside the vocabulary: id -1, the model has 97\n"
+      "  use the tokenizer that belongs to this model");
+  EXPECT_EQ(
+      message({.prompt = {1}, .sampling = {.top_p = 2}}),
+      "invalid top-p: 2 is outside its range\n"
+      "  give top-p a number above 0, up to 1 (off)");
   EXPECT_TRUE(engine.idle());
+  EXPECT_THAT(
+      [&] { engine.info(3); },
+      ::testing::ThrowsMessage<Error>(
+          "no sequence 3: it was never added, or it was released\n"
+          "  ask before release()"));
 }
 
 }  // namespace

@@ -53,7 +53,11 @@ TEST(Perplexity, WritesPredictionsAsSafetensors) {
   EXPECT_FALSE(fs::exists(file));
   LogitsWriter writer(file, tokens, {1, 2}, 2);
   writer.add(std::vector<float>{1, 2});
-  EXPECT_THROW(writer.finish(), Error);
+  EXPECT_THAT(
+      [&] { writer.finish(); },
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr(
+          "incomplete predictions for " + file.string() +
+          ": 1 rows are missing")));
   writer.add(std::vector<float>{3, 4});
   writer.finish();
   WeightMap read = read_safetensors(file).tensors;

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace mlxcel {
@@ -81,7 +82,10 @@ TEST(StopStrings, NothingFollowsAMatch) {
 }
 
 TEST(StopStrings, RefusesAnEmptyOne) {
-  EXPECT_THROW(StopStrings({"a", ""}), UsageError);
+  EXPECT_THAT(
+      [] { StopStrings({"a", ""}); },
+      ::testing::ThrowsMessage<UsageError>(
+          ::testing::HasSubstr("empty stop string")));
 }
 
 }  // namespace
