@@ -278,54 +278,76 @@ Measured measure(
   return out;
 }
 
-void report(
+// The samples' medians, and their shares of what the machine can do.
+struct Report {
+  double prefill = 0, decode = 0;  // tokens/s
+  double bandwidth = 0;            // bytes/s
+  std::vector<double> bandwidth_shares;
+  double bandwidth_share = 0, compute_share = 0;
+};
+
+Report summarize(
     const BenchOptions& options,
     const Measured& m,
     const Work& work,
+    const ComputePeak& peak) {
+  Report out;
+  out.prefill = median(m.prefill);
+  out.decode = m.decode.empty() ? 0 : median(m.decode);
+  out.bandwidth = median(m.read_bandwidth);
+  out.compute_share = 2 * work.row_weights * out.prefill / peak.rate;
+  // The weights are read once for all sequences of a step; each has a cache.
+  for (size_t i = 0; i < m.decode.size(); ++i) {
+    out.bandwidth_shares.push_back(
+        work.step_bytes * m.decode[i] / options.batch / m.read_bandwidth[i]);
+  }
+  out.bandwidth_share =
+      out.bandwidth_shares.empty() ? 0 : median(out.bandwidth_shares);
+  return out;
+}
+
+void print_json(
+    const BenchOptions& options,
+    const Measured& m,
+    const Report& report,
     const ComputePeak& peak,
     int threads) {
-  double prefill = median(m.prefill);
-  double decode = m.decode.empty() ? 0 : median(m.decode);
-  double bandwidth = median(m.read_bandwidth);
-  double compute_share = 2 * work.row_weights * prefill / peak.rate;
-  // The weights are read once for all sequences of a step; each has a cache.
-  std::vector<double> shares, bandwidths;  // these in GB/s
+  std::vector<double> bandwidths;  // in GB/s
   for (double value : m.read_bandwidth) {
     bandwidths.push_back(value / 1e9);
   }
-  for (size_t i = 0; i < m.decode.size(); ++i) {
-    shares.push_back(
-        work.step_bytes * m.decode[i] / options.batch / m.read_bandwidth[i]);
-  }
-  double bandwidth_share = shares.empty() ? 0 : median(shares);
-  if (options.json) {
-    nlohmann::ordered_json out = {
-        {"backend", m.backend},
-        {"threads", threads},
-        {"prompt_tokens", options.prompt_tokens},
-        {"gen_tokens", options.gen_tokens},
-        {"depth", options.depth},
-        {"batch", options.batch},
-        {"repeat", options.repeat},
-        {"prefill_tokens_per_second", prefill},
-        {"decode_tokens_per_second", decode},
-        {"time_to_first_token_seconds", median(m.first_token)},
-        {"load_seconds", m.load_seconds},
-        {"weights_bytes", m.weight_bytes},
-        {"peak_memory_bytes", m.peak_memory},
-        {"read_bandwidth_gb_per_second", bandwidth / 1e9},
-        {"read_bandwidth_share", bandwidth_share},
-        {"compute_peak_gflop_per_second", peak.rate / 1e9},
-        {"compute_peak_kind", peak.kind},
-        {"compute_peak_share", compute_share},
-        {"prefill_samples", m.prefill},
-        {"decode_samples", m.decode},
-        {"read_bandwidth_samples", bandwidths},
-        {"read_bandwidth_share_samples", shares},
-    };
-    fmt::print("{}\n", out.dump(2));
-    return;
-  }
+  nlohmann::ordered_json out = {
+      {"backend", m.backend},
+      {"threads", threads},
+      {"prompt_tokens", options.prompt_tokens},
+      {"gen_tokens", options.gen_tokens},
+      {"depth", options.depth},
+      {"batch", options.batch},
+      {"repeat", options.repeat},
+      {"prefill_tokens_per_second", report.prefill},
+      {"decode_tokens_per_second", report.decode},
+      {"time_to_first_token_seconds", median(m.first_token)},
+      {"load_seconds", m.load_seconds},
+      {"weights_bytes", m.weight_bytes},
+      {"peak_memory_bytes", m.peak_memory},
+      {"read_bandwidth_gb_per_second", report.bandwidth / 1e9},
+      {"read_bandwidth_share", report.bandwidth_share},
+      {"compute_peak_gflop_per_second", peak.rate / 1e9},
+      {"compute_peak_kind", peak.kind},
+      {"compute_peak_share", report.compute_share},
+      {"prefill_samples", m.prefill},
+      {"decode_samples", m.decode},
+      {"read_bandwidth_samples", bandwidths},
+      {"read_bandwidth_share_samples", report.bandwidth_shares},
+  };
+  fmt::print("{}\n", out.dump(2));
+}
+
+void print_text(
+    const BenchOptions& options,
+    const Measured& m,
+    const Report& report,
+    const ComputePeak& peak) {
   auto spread = [](const std::vector<double>& samples) {
     auto [low, high] = std::minmax_element(samples.begin(), samples.end());
     return fmt::format("{:.1f} to {:.1f}", *low, *high);
@@ -335,9 +357,9 @@ void report(
       "prefill {:>6} tokens   {:>9.1f} tokens/s  ({})  {:.0f}% of the {} "
       "peak of {:.0f} GFLOP/s\n",
       options.prompt_tokens,
-      prefill,
+      report.prefill,
       spread(m.prefill),
-      100 * compute_share,
+      100 * report.compute_share,
       peak.kind,
       peak.rate / 1e9);
   if (!m.decode.empty()) {
@@ -345,10 +367,10 @@ void report(
         "decode  {:>6} tokens   {:>9.1f} tokens/s  ({})  {:.0f}% of the read "
         "bandwidth of {:.1f} GB/s\n",
         options.gen_tokens,
-        decode,
+        report.decode,
         spread(m.decode),
-        100 * bandwidth_share,
-        bandwidth / 1e9);
+        100 * report.bandwidth_share,
+        report.bandwidth / 1e9);
   }
   fmt::print(
       "first token after {:.1f} ms, loaded in {:.3f} s, weights {}, peak "
@@ -424,7 +446,13 @@ int run_bench(const BenchOptions& given) {
   Work work = work_of(read_checkpoint_facts(load.model), options);
   ThreadPool pool(options.model.threads);
   Measured measured = measure(options, load, pool);
-  report(options, measured, work, measure_compute(pool), pool.size());
+  ComputePeak peak = measure_compute(pool);
+  Report report = summarize(options, measured, work, peak);
+  if (options.json) {
+    print_json(options, measured, report, peak, pool.size());
+  } else {
+    print_text(options, measured, report, peak);
+  }
   return kOk;
 }
 

@@ -52,6 +52,134 @@ int64_t count_parameters(const CheckpointFacts& facts) {
   return count;
 }
 
+// What a checkpoint holds, and what it would take to run it.
+struct Inspection {
+  const CheckpointFacts& facts;
+  std::map<std::string, Total> dtypes;
+  MemoryEstimate memory;
+  uint64_t budget = 0;  // free memory
+  std::string refusal;  // why it does not run; "" where it does
+};
+
+Inspection inspect(
+    const CheckpointFacts& facts, const InspectOptions& options) {
+  Inspection out{facts, {}, {}, available_memory(), refusal_of(facts.folder)};
+  MemoryUse use;
+  use.weight_bytes = facts.weight_bytes;
+  use.activation_dtype = facts.activation_dtype;
+  use.context = options.context;
+  use.batch = options.batch;
+  use.output_rows = options.batch;
+  out.memory = estimate_memory(facts.spec, use);
+  for (const auto& [key, tensor] : facts.weights) {
+    Total& total = out.dtypes[std::string(name_of(tensor.dtype))];
+    total.tensors += 1;
+    total.bytes += tensor.bytes;
+  }
+  return out;
+}
+
+void print_json(const Inspection& found, const InspectOptions& options) {
+  const auto& [facts, dtypes, memory, budget, refusal] = found;
+  const DecoderSpec& spec = facts.spec;
+  const HeadCounts& heads = spec.blocks.front().attention.heads;
+  nlohmann::ordered_json types;
+  for (const auto& [name, total] : dtypes) {
+    types[name] = {{"tensors", total.tensors}, {"bytes", total.bytes}};
+  }
+  nlohmann::ordered_json out = {
+      {"path", facts.folder.string()},
+      {"family", facts.family->name},
+      {"type", facts.family->type},
+      {"model_type", facts.detection.model_type},
+      {"kind", name_of(facts.detection.kind)},
+      {"runs", refusal.empty()},
+      {"refusal", refusal},
+      {"parameters", count_parameters(facts)},
+      {"layers", spec.blocks.size()},
+      {"hidden_size", spec.hidden_size},
+      {"vocab_size", spec.vocab_size},
+      {"heads", heads.query},
+      {"kv_heads", heads.key_value},
+      {"head_dim", heads.dim},
+      {"max_positions", facts.max_positions},
+      {"tied_head", spec.head == HeadKind::tied},
+      {"activation_dtype", name_of(facts.activation_dtype)},
+      {"dtypes", types},
+      {"context", options.context},
+      {"batch", options.batch},
+      {"weights_bytes", memory.weights},
+      {"kv_bytes_total", memory.kv_cache},
+      {"activation_bytes", memory.activations},
+      {"headroom_bytes", memory.headroom},
+      {"total_bytes", memory.total()},
+      {"budget_bytes", budget},
+  };
+  fmt::print("{}\n", out.dump(2));
+}
+
+void print_line(std::string_view name, const std::string& value) {
+  fmt::print("{:<18}{}\n", name, value);
+}
+
+void print_facts(const Inspection& found) {
+  const CheckpointFacts& facts = found.facts;
+  const DecoderSpec& spec = facts.spec;
+  const HeadCounts& heads = spec.blocks.front().attention.heads;
+  print_line("Path", facts.folder.string());
+  print_line(
+      "Family",
+      cat(facts.family->name,
+          " (model_type ",
+          facts.detection.model_type,
+          ")"));
+  print_line(
+      "Runs", found.refusal.empty() ? "yes" : cat("no: ", found.refusal));
+  print_line(
+      "Parameters",
+      fmt::format("{:.1f} M", double(count_parameters(facts)) / 1e6));
+  print_line(
+      "Layers",
+      cat(spec.blocks.size(),
+          ", hidden size ",
+          spec.hidden_size,
+          ", ",
+          heads.query,
+          " heads, ",
+          heads.key_value,
+          " key/value heads of ",
+          heads.dim));
+  print_line(
+      "Vocabulary",
+      cat(spec.vocab_size,
+          spec.head == HeadKind::tied ? ", head tied to the embedding"
+                                      : ", head of its own"));
+  if (facts.max_positions > 0) {
+    print_line("Context", cat(facts.max_positions, " tokens"));
+  }
+  print_line("Activations", std::string(name_of(facts.activation_dtype)));
+  for (const auto& [name, total] : found.dtypes) {
+    print_line(
+        cat("Tensors ", name),
+        cat(total.tensors, ", ", format_bytes(double(total.bytes))));
+  }
+}
+
+void print_memory(const Inspection& found, const InspectOptions& options) {
+  const MemoryEstimate& memory = found.memory;
+  fmt::print(
+      "\nMemory for {} sequence{} of {} tokens\n",
+      options.batch,
+      options.batch == 1 ? "" : "s",
+      options.context);
+  print_line("  weights", format_bytes(double(memory.weights)));
+  print_line("  KV cache", format_bytes(double(memory.kv_cache)));
+  print_line("  activations", format_bytes(double(memory.activations)));
+  print_line("  headroom", format_bytes(double(memory.headroom)));
+  print_line("  total", format_bytes(double(memory.total())));
+  print_line("  available", format_bytes(double(found.budget)));
+}
+
 int run_inspect(const InspectOptions& options) {
   if (options.quant != "default") {
     throw UsageError(
@@ -65,110 +193,13 @@ int run_inspect(const InspectOptions& options) {
     return inspect_adapter(options.adapter, model, options.json);
   }
   CheckpointFacts facts = read_checkpoint_facts(find_model(model));
-  MemoryUse use;
-  use.weight_bytes = facts.weight_bytes;
-  use.activation_dtype = facts.activation_dtype;
-  use.context = options.context;
-  use.batch = options.batch;
-  use.output_rows = options.batch;
-  MemoryEstimate memory = estimate_memory(facts.spec, use);
-  uint64_t budget = available_memory();
-  std::string refusal = refusal_of(facts.folder);
-
-  std::map<std::string, Total> dtypes;
-  for (const auto& [key, tensor] : facts.weights) {
-    Total& total = dtypes[std::string(name_of(tensor.dtype))];
-    total.tensors += 1;
-    total.bytes += tensor.bytes;
-  }
-  const DecoderSpec& spec = facts.spec;
-  const HeadCounts& heads = spec.blocks.front().attention.heads;
+  Inspection found = inspect(facts, options);
   if (options.json) {
-    nlohmann::ordered_json types;
-    for (const auto& [name, total] : dtypes) {
-      types[name] = {{"tensors", total.tensors}, {"bytes", total.bytes}};
-    }
-    nlohmann::ordered_json out = {
-        {"path", facts.folder.string()},
-        {"family", facts.family->name},
-        {"type", facts.family->type},
-        {"model_type", facts.detection.model_type},
-        {"kind", name_of(facts.detection.kind)},
-        {"runs", refusal.empty()},
-        {"refusal", refusal},
-        {"parameters", count_parameters(facts)},
-        {"layers", spec.blocks.size()},
-        {"hidden_size", spec.hidden_size},
-        {"vocab_size", spec.vocab_size},
-        {"heads", heads.query},
-        {"kv_heads", heads.key_value},
-        {"head_dim", heads.dim},
-        {"max_positions", facts.max_positions},
-        {"tied_head", spec.head == HeadKind::tied},
-        {"activation_dtype", name_of(facts.activation_dtype)},
-        {"dtypes", types},
-        {"context", options.context},
-        {"batch", options.batch},
-        {"weights_bytes", memory.weights},
-        {"kv_bytes_total", memory.kv_cache},
-        {"activation_bytes", memory.activations},
-        {"headroom_bytes", memory.headroom},
-        {"total_bytes", memory.total()},
-        {"budget_bytes", budget},
-    };
-    fmt::print("{}\n", out.dump(2));
-    return kOk;
+    print_json(found, options);
+  } else {
+    print_facts(found);
+    print_memory(found, options);
   }
-  auto line = [](std::string_view name, const std::string& value) {
-    fmt::print("{:<18}{}\n", name, value);
-  };
-  line("Path", facts.folder.string());
-  line(
-      "Family",
-      cat(facts.family->name,
-          " (model_type ",
-          facts.detection.model_type,
-          ")"));
-  line("Runs", refusal.empty() ? "yes" : cat("no: ", refusal));
-  line(
-      "Parameters",
-      fmt::format("{:.1f} M", double(count_parameters(facts)) / 1e6));
-  line(
-      "Layers",
-      cat(spec.blocks.size(),
-          ", hidden size ",
-          spec.hidden_size,
-          ", ",
-          heads.query,
-          " heads, ",
-          heads.key_value,
-          " key/value heads of ",
-          heads.dim));
-  line(
-      "Vocabulary",
-      cat(spec.vocab_size,
-          spec.head == HeadKind::tied ? ", head tied to the embedding"
-                                      : ", head of its own"));
-  if (facts.max_positions > 0) {
-    line("Context", cat(facts.max_positions, " tokens"));
-  }
-  line("Activations", std::string(name_of(facts.activation_dtype)));
-  for (const auto& [name, total] : dtypes) {
-    line(
-        cat("Tensors ", name),
-        cat(total.tensors, ", ", format_bytes(double(total.bytes))));
-  }
-  fmt::print(
-      "\nMemory for {} sequence{} of {} tokens\n",
-      options.batch,
-      options.batch == 1 ? "" : "s",
-      options.context);
-  line("  weights", format_bytes(double(memory.weights)));
-  line("  KV cache", format_bytes(double(memory.kv_cache)));
-  line("  activations", format_bytes(double(memory.activations)));
-  line("  headroom", format_bytes(double(memory.headroom)));
-  line("  total", format_bytes(double(memory.total())));
-  line("  available", format_bytes(double(budget)));
   return kOk;
 }
 

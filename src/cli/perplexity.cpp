@@ -100,6 +100,112 @@ Base open_base(
   return base;
 }
 
+// The length of the windows that a text is scored in.
+int64_t window_length(
+    int64_t wanted, int64_t max_positions, int64_t num_tokens) {
+  int64_t length = wanted > 0          ? wanted
+                   : max_positions > 0 ? max_positions
+                                       : num_tokens;
+  length = std::min(length, num_tokens);
+  if (max_positions > 0 && length > max_positions) {
+    throw UsageError(
+        cat("windows of ", length, " tokens are too long"),
+        cat("the model's context is ", max_positions),
+        "give fewer with --ctx, or 0 for the model's context");
+  }
+  return length;
+}
+
+// Means over the predicted tokens, but for max_kl.
+struct Score {
+  int64_t tokens = 0, predicted = 0, context = 0;
+  double nll = 0;
+  bool compared = false;
+  double kl = 0, max_kl = 0, same_top = 0;
+};
+
+Score score(
+    Session& session,
+    const PerplexityOptions& options,
+    const std::vector<int32_t>& tokens) {
+  Score out;
+  out.tokens = int64_t(tokens.size());
+  out.context =
+      window_length(options.context, session.model.max_positions, out.tokens);
+  std::vector<int32_t> positions = predicted_positions(out.tokens, out.context);
+  out.predicted = int64_t(positions.size());
+  int64_t vocab = session.model.model->vocab_size();
+  std::optional<Base> base;
+  if (!options.kl_base.empty()) {
+    base = open_base(options.kl_base, tokens, positions, vocab);
+  }
+  std::optional<LogitsWriter> writer;
+  if (!options.save_logits.empty()) {
+    writer.emplace(options.save_logits, tokens, positions, vocab);
+  }
+  out.compared = base.has_value();
+  out.max_kl = -INFINITY;
+
+  Engine engine(*session.model.model, *session.model.backend);
+  std::vector<float> buffer;
+  for_each_prediction(
+      engine,
+      tokens,
+      out.context,
+      session.adapter_scales,
+      [&](int64_t i, std::span<const float> logits) {
+        out.nll += negative_log_likelihood(logits, tokens[size_t(i)]);
+        if (base) {
+          Divergence d = divergence(base->row(buffer), logits);
+          out.kl += d.kl;
+          out.max_kl = std::max(out.max_kl, d.kl);
+          out.same_top += d.same_top ? 1 : 0;
+        }
+        if (writer) {
+          writer->add(logits);
+        }
+      });
+  if (writer) {
+    writer->finish();
+  }
+  for (double* sum : {&out.nll, &out.kl, &out.same_top}) {
+    *sum /= double(out.predicted);
+  }
+  return out;
+}
+
+void print_score(const Score& score, bool json) {
+  double perplexity = std::exp(score.nll);
+  if (json) {
+    nlohmann::ordered_json out = {
+        {"tokens", score.tokens},
+        {"predicted", score.predicted},
+        {"context", score.context},
+        {"mean_nll", score.nll},
+        {"perplexity", perplexity},
+    };
+    if (score.compared) {
+      out["mean_kl"] = score.kl;
+      out["max_kl"] = score.max_kl;
+      out["top1_agreement"] = score.same_top;
+    }
+    fmt::print("{}\n", out.dump(2));
+    return;
+  }
+  fmt::print(
+      "perplexity {:.4f} over {} tokens (mean nll {:.5f})\n",
+      perplexity,
+      score.predicted,
+      score.nll);
+  if (score.compared) {
+    fmt::print(
+        "mean KL {:.6f}, largest {:.6f}, same first token {:.2f}%\n",
+        score.kl,
+        score.max_kl,
+        100 * score.same_top);
+  }
+}
+
 int run_perplexity(const PerplexityOptions& options) {
   if (options.context == 1) {
     throw UsageError(
@@ -122,88 +228,7 @@ int run_perplexity(const PerplexityOptions& options) {
         cat(options.text, " has ", tokens.size(), " tokens"),
         "a score needs at least two");
   }
-  int64_t context = options.context;
-  if (context == 0) {
-    context = session.model.max_positions > 0 ? session.model.max_positions
-                                              : int64_t(tokens.size());
-  }
-  context = std::min(context, int64_t(tokens.size()));
-  if (session.model.max_positions > 0 &&
-      context > session.model.max_positions) {
-    throw UsageError(
-        cat("windows of ", context, " tokens are too long"),
-        cat("the model's context is ", session.model.max_positions),
-        "give fewer with --ctx, or 0 for the model's context");
-  }
-  std::vector<int32_t> positions =
-      predicted_positions(int64_t(tokens.size()), context);
-  int64_t vocab = session.model.model->vocab_size();
-
-  std::optional<Base> base;
-  if (!options.kl_base.empty()) {
-    base = open_base(options.kl_base, tokens, positions, vocab);
-  }
-  std::unique_ptr<LogitsWriter> writer;
-  if (!options.save_logits.empty()) {
-    writer = std::make_unique<LogitsWriter>(
-        options.save_logits, tokens, positions, vocab);
-  }
-
-  Engine engine(*session.model.model, *session.model.backend);
-  double nll = 0, kl = 0;
-  std::vector<double> divergences;
-  int64_t same_top = 0;
-  std::vector<float> buffer;
-  for_each_prediction(
-      engine,
-      tokens,
-      context,
-      session.adapter_scales,
-      [&](int64_t i, std::span<const float> logits) {
-        nll += negative_log_likelihood(logits, tokens[size_t(i)]);
-        if (base) {
-          Divergence d = divergence(base->row(buffer), logits);
-          kl += d.kl;
-          same_top += d.same_top ? 1 : 0;
-          divergences.push_back(d.kl);
-        }
-        if (writer) {
-          writer->add(logits);
-        }
-      });
-  if (writer) {
-    writer->finish();
-  }
-  double count = double(positions.size());
-  double mean = nll / count;
-  if (options.json) {
-    nlohmann::ordered_json out = {
-        {"tokens", tokens.size()},
-        {"predicted", positions.size()},
-        {"context", context},
-        {"mean_nll", mean},
-        {"perplexity", std::exp(mean)},
-    };
-    if (base) {
-      out["mean_kl"] = kl / count;
-      out["max_kl"] = *std::max_element(divergences.begin(), divergences.end());
-      out["top1_agreement"] = double(same_top) / count;
-    }
-    fmt::print("{}\n", out.dump(2));
-    return kOk;
-  }
-  fmt::print(
-      "perplexity {:.4f} over {} tokens (mean nll {:.5f})\n",
-      std::exp(mean),
-      positions.size(),
-      mean);
-  if (base) {
-    fmt::print(
-        "mean KL {:.6f}, largest {:.6f}, same first token {:.2f}%\n",
-        kl / count,
-        *std::max_element(divergences.begin(), divergences.end()),
-        100 * double(same_top) / count);
-  }
+  print_score(score(session, options, tokens), options.json);
   return kOk;
 }
 
