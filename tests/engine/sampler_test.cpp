@@ -286,9 +286,14 @@ TEST(Sampler, LogitBiasAddsAndBans) {
 }
 
 TEST(Sampler, RefusesLogitsWithoutAFiniteMaximum) {
+  EXPECT_THAT(
+      [] { draw({}, {-kInfinity, -kInfinity}); },
+      ThrowsMessage<UsageError>(HasSubstr(
+          "no token can be chosen: biases and rules of the request exclude "
+          "every token")));
   float nan = std::numeric_limits<float>::quiet_NaN();
-  for (const std::vector<float>& logits : std::vector<std::vector<float>>{
-           {-kInfinity, -kInfinity}, {nan, nan}, {kInfinity, 1}}) {
+  for (const std::vector<float>& logits :
+       {std::vector<float>{nan, nan}, std::vector<float>{kInfinity, 1}}) {
     EXPECT_THAT(
         [&] { draw({}, logits); },
         ThrowsMessage<Error>(HasSubstr(
