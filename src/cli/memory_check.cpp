@@ -5,6 +5,7 @@
 #include "cli/console.h"
 #include "cli/model_store.h"
 #include "io/safetensors.h"
+#include "server/capacity.h"
 
 #include <algorithm>
 #include <optional>
@@ -41,14 +42,19 @@ uint64_t adapter_bytes(
   return bytes;
 }
 
-MemoryEstimate estimate(
-    const ModelOptions& options, int64_t prompt_tokens, int64_t max_tokens) {
-  CheckpointFacts facts = read_checkpoint_facts(find_model(options.model));
+MemoryUse use_of(const ModelOptions& options, const CheckpointFacts& facts) {
   MemoryUse use;
   use.weight_bytes = facts.weight_bytes + adapter_bytes(options, facts);
   use.activation_dtype = options.dtype.empty()
                              ? facts.activation_dtype
                              : parse_activation_dtype(options.dtype);
+  return use;
+}
+
+MemoryEstimate estimate(
+    const ModelOptions& options, int64_t prompt_tokens, int64_t max_tokens) {
+  CheckpointFacts facts = read_checkpoint_facts(find_model(options.model));
+  MemoryUse use = use_of(options, facts);
   use.context = prompt_tokens + (max_tokens < 0 ? kOpenAnswer : max_tokens);
   // Prompts are read in chunks; generated tokens come one at a time.
   use.prefill_chunk = int(std::min<int64_t>(prompt_tokens, use.prefill_chunk));
@@ -60,9 +66,9 @@ MemoryEstimate estimate(
 
 }  // namespace
 
-void print_memory_estimate(
-    const ModelOptions& options, int64_t prompt_tokens, int64_t max_tokens) {
-  MemoryEstimate e = estimate(options, prompt_tokens, max_tokens);
+namespace {
+
+void print(const MemoryEstimate& e) {
   fmt::print(
       "Estimated memory: {} (weights {}, KV cache {}, activations {}, "
       "headroom {})\nAvailable memory: {}\n",
@@ -74,7 +80,33 @@ void print_memory_estimate(
       format_bytes(double(available_memory())));
 }
 
+}  // namespace
+
+void print_memory_estimate(
+    const ModelOptions& options, int64_t prompt_tokens, int64_t max_tokens) {
+  print(estimate(options, prompt_tokens, max_tokens));
+}
+
+void print_server_memory_estimate(
+    const ModelOptions& options, const server::CapacityOptions& capacity) {
+  CheckpointFacts facts = read_checkpoint_facts(find_model(options.model));
+  MemoryUse use = use_of(options, facts);
+  const KvCacheSpec cache = kv_cache_spec_of(facts.spec, use.activation_dtype);
+  server::Capacity shared =
+      server::capacity_of(capacity, cache, facts.max_positions);
+  use.context = shared.context;
+  use.batch = use.output_rows = shared.slots;
+  use.prefill_chunk = capacity.prefill_chunk;
+  MemoryEstimate out = estimate_memory(facts.spec, use);
+  // Of all sequences and of the prompt cache, which share the blocks.
+  out.kv_cache =
+      uint64_t(cache.bytes_per_block()) * uint64_t(shared.max_blocks) +
+      uint64_t(cache.bytes_per_state()) * uint64_t(shared.slots);
+  print(out);
+}
+
 void check_memory(const ModelOptions& options, int64_t max_tokens) {
+  double factor = headroom_factor();
   uint64_t available = available_memory();
   fs::path folder = checkpoint_folder(find_model(options.model));
   // A folder far smaller than the free memory needs no closer look.
@@ -88,7 +120,6 @@ void check_memory(const ModelOptions& options, int64_t max_tokens) {
     return;
   }
   uint64_t needed = estimate(options, kPromptAllowance, max_tokens).total();
-  double factor = headroom_factor();
   if (double(needed) * factor > double(available)) {
     throw Error(
         "not enough memory",

@@ -1,8 +1,9 @@
-// The memory estimate of `generate`, `run` and `serve`, and the check before
+// The memory estimates of `generate`, `run` and `serve`, and the check before
 // loading.
 #pragma once
 
 #include "cli/model_options.h"
+#include "server/server.h"
 
 #include <cstdint>
 
@@ -15,6 +16,10 @@ constexpr int64_t kPromptAllowance = 512;
 // (-1: none).
 void print_memory_estimate(
     const ModelOptions& options, int64_t prompt_tokens, int64_t max_tokens);
+
+// Prints the estimate for a server with these settings, its KV cache full.
+void print_server_memory_estimate(
+    const ModelOptions& options, const server::CapacityOptions& capacity);
 
 // Throws Error when the machine has too little memory for the model.
 void check_memory(const ModelOptions& options, int64_t max_tokens);

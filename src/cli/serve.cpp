@@ -40,7 +40,7 @@ int run_serve(const ServeOptions& given) {
     adapter.fuse = false;
   }
   if (given.flags.estimate_memory) {
-    print_memory_estimate(model, kPromptAllowance, given.sampling.max_tokens);
+    print_server_memory_estimate(model, options.capacity);
     return kOk;
   }
   start_log(given.flags.log);

@@ -305,6 +305,19 @@ bool Connection::accept_head(Exchange& exchange) {
     reject(exchange, failure);
     return false;
   }
+  std::string coding = to_lower(request.header("content-encoding"));
+  if (!coding.empty() && coding != "identity") {
+    exchange.response.add_header("accept-encoding", "identity");
+    reject(
+        exchange,
+        Failure(
+            415,
+            "invalid_request_error",
+            cat("bodies with the content-encoding ",
+                coding,
+                " are not read here; send it uncompressed")));
+    return false;
+  }
   return true;
 }
 
@@ -374,11 +387,16 @@ void Connection::reject(Exchange& exchange, const Failure& failure) {
 // Turns how the handler ended into an answer, where there is none yet.
 void Connection::settle(Exchange& exchange) {
   Response& response = exchange.response;
+  const Failure late(
+      504, "timeout_error", "the request ran into the time limit");
   if (response.state() == Response::State::streaming) {
-    if (exchange.error) {
-      Failure failure = to_failure(exchange.error);
+    if (exchange.timed_out || exchange.error) {
+      Failure failure = exchange.timed_out ? late : to_failure(exchange.error);
       response.log_field("error", failure.type);
-      if (response.events() && !response.cancelled()) {
+      // The limit cancels the answer, though the client is still there.
+      bool there =
+          exchange.timed_out ? !ended_ && !closed_ : !response.cancelled();
+      if (response.events() && there) {
         std::string text = event(
             dump_json(error_body(
                 failure, response.style(), exchange.request.trace_id)),
@@ -399,8 +417,7 @@ void Connection::settle(Exchange& exchange) {
     return;
   }
   if (exchange.timed_out) {
-    response.send_error(
-        Failure(504, "timeout_error", "the request ran into the time limit"));
+    response.send_error(late);
   } else if (exchange.error) {
     response.send_error(to_failure(exchange.error));
   } else if (!response.cancelled()) {

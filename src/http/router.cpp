@@ -15,14 +15,17 @@ std::optional<Fields> match_path(
   Fields params;
   while (!pattern.empty() && !path.empty()) {
     size_t pattern_end = std::min(pattern.find('/', 1), pattern.size());
-    size_t path_end = std::min(path.find('/', 1), path.size());
+    bool all = pattern.starts_with("/{*");
+    size_t path_end =
+        all ? path.size() : std::min(path.find('/', 1), path.size());
     std::string_view want = pattern.substr(0, pattern_end);
     std::string_view have = path.substr(0, path_end);
     if (want.starts_with("/{") && want.ends_with('}')) {
       if (have.size() < 2) {
         return std::nullopt;
       }
-      params.emplace_back(want.substr(2, want.size() - 3), have.substr(1));
+      std::string_view name = want.substr(2, want.size() - 3);
+      params.emplace_back(name.substr(all ? 1 : 0), have.substr(1));
     } else if (want != have) {
       return std::nullopt;
     }

@@ -14,7 +14,7 @@ enum class Access { key, open };
 
 struct Route {
   std::string method;  // "GET"; HEAD is answered from it
-  std::string path;    // "/v1/responses/{id}": {name} takes one whole part
+  std::string path;    // "/v1/x/{id}": {name} takes one part, {*name} the rest
   Handler handler;
   ErrorStyle style = ErrorStyle::native;
   Access access = Access::key;

@@ -7,11 +7,48 @@
 
 #include <algorithm>
 #include <future>
+#include <map>
+#include <string_view>
 
 namespace mlxcel::server {
 
 namespace fs = std::filesystem;
 using http::Failure;
+
+namespace {
+
+bool has_control_characters(std::string_view text) {
+  return std::ranges::any_of(
+      text, [](unsigned char c) { return c < ' ' || c == 0x7f; });
+}
+
+}  // namespace
+
+void check_task_names(const std::vector<AdapterRequest>& adapters) {
+  std::map<std::string, fs::path> folders;
+  for (const AdapterRequest& adapter : adapters) {
+    std::string name = adapter.read->task_name();
+    if (has_control_characters(name)) {
+      throw AdapterError(
+          cat("the task_name of ",
+              adapter.folder.string(),
+              " holds control characters"),
+          "requests name adapters by it",
+          "change task_name in its adapter_config.json");
+    }
+    fs::path folder = fs::weakly_canonical(adapter.folder);
+    auto [known, fresh] = folders.try_emplace(name, folder);
+    if (!fresh && known->second != folder) {
+      throw AdapterError(
+          cat("two adapters have the task_name '", name, "'"),
+          cat(known->second.string(),
+              " and ",
+              folder.string(),
+              " could not be told apart by requests"),
+          "change task_name in one adapter_config.json, or load one of them");
+    }
+  }
+}
 
 AdapterLoading::AdapterLoading(
     LoadOptions options,
@@ -29,6 +66,10 @@ AdapterLoading::AdapterLoading(
 
 // The path inside the folder that adapters may come from.
 fs::path AdapterLoading::allowed(const std::string& path) const {
+  if (has_control_characters(path)) {
+    throw Failure::bad_request(
+        "'lora_path' holds control characters", "lora_path");
+  }
   fs::path asked(path);
   std::error_code error;
   fs::path real =

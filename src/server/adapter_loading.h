@@ -11,8 +11,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace mlxcel::server {
+
+// Throws AdapterError for a task_name that holds control characters or that two
+// folders share; the same folder may be given twice. All have been read.
+void check_task_names(const std::vector<AdapterRequest>& adapters);
 
 class AdapterLoading {
  public:

@@ -87,20 +87,29 @@ http::Task<bool> send_event(
   co_return sent;
 }
 
-void log_generation(http::Response& response, const GenerationEnd& end) {
-  // Several answers of one request: their tokens count together.
-  for (const auto& [name, value] : response.log_fields()) {
-    if (name == "tokens") {
-      response.log_field("tokens", value.get<size_t>() + end.tokens.size());
-      return;
+void log_generation(
+    http::Response& response, const GenerationEnd& end, bool new_prompt) {
+  auto known = [&](const char* name) -> const json* {
+    for (const auto& [field, value] : response.log_fields()) {
+      if (field == name) {
+        return &value;
+      }
     }
+    return nullptr;
+  };
+  auto add = [&](const char* name, int64_t amount) {
+    const json* before = known(name);
+    response.log_field(
+        name, amount + (before ? before->get<int64_t>() : int64_t(0)));
+  };
+  add("prompt_tokens", new_prompt ? end.prompt_tokens : 0);
+  add("cached_tokens", new_prompt ? end.cached_tokens : 0);
+  add("tokens", int64_t(end.tokens.size()));
+  if (known("first_token_ms") == nullptr) {
+    response.log_field(
+        "first_token_ms",
+        int64_t(1000 * (end.queue_seconds + end.prompt_seconds)));
   }
-  response.log_field("prompt_tokens", end.prompt_tokens);
-  response.log_field("cached_tokens", end.cached_tokens);
-  response.log_field("tokens", end.tokens.size());
-  response.log_field(
-      "first_token_ms",
-      int64_t(1000 * (end.queue_seconds + end.prompt_seconds)));
 }
 
 json timings_of(const GenerationEnd& end) {

@@ -105,8 +105,10 @@ http::Task<std::vector<GenerationPart>> collect(Answers& answers, size_t count);
 http::Task<bool> send_event(
     http::Response& response, const nlohmann::json& event);
 
-// Facts for the access log.
-void log_generation(http::Response& response, const GenerationEnd& end);
+// Facts for the access log. Several answers of one request count together;
+// `new_prompt`: no other one of them counts the same prompt.
+void log_generation(
+    http::Response& response, const GenerationEnd& end, bool new_prompt = true);
 
 // llama-server's "timings".
 nlohmann::json timings_of(const GenerationEnd& end);

@@ -140,8 +140,9 @@ ordered_json read_format(const ordered_json& format, const std::string& name) {
     return nullptr;
   }
   if (type == "json_object") {
-    return format.contains("schema") ? format["schema"]
-                                     : ordered_json({{"type", "object"}});
+    return format.contains("schema") && !format["schema"].is_null()
+               ? format["schema"]
+               : ordered_json({{"type", "object"}});
   }
   if (type != "json_schema") {
     Body::refuse(
@@ -152,7 +153,8 @@ ordered_json read_format(const ordered_json& format, const std::string& name) {
   }
   const ordered_json& inner =
       format.contains("json_schema") ? format["json_schema"] : format;
-  if (!inner.is_object() || !inner.contains("schema")) {
+  if (!inner.is_object() || !inner.contains("schema") ||
+      inner["schema"].is_null()) {
     Body::refuse(name, "has no \"schema\"");
   }
   return inner["schema"];
@@ -343,11 +345,13 @@ void set_arguments(ordered_json& messages, bool objects) {
   }
 }
 
-ChatPrompt render_plan(ChatInput& input, const ServedModel& model) {
+// What `render` makes of the conversation.
+template <typename Render>
+auto render_plan(ChatInput& input, Render&& render) {
   set_arguments(input.messages, true);
   ChatInput texts = input;
   try {
-    return chat_prompt(input, model);
+    return render(input);
   } catch (const TextError&) {
     // Templates that join the arguments to other text need them as text.
     set_arguments(texts.messages, false);
@@ -355,10 +359,41 @@ ChatPrompt render_plan(ChatInput& input, const ServedModel& model) {
       throw;
     }
   }
-  return chat_prompt(texts, model);
+  return render(texts);
+}
+
+const std::string& source_of(const ServedModel& model, bool tools) {
+  static const std::string no_source;
+  return model.chat_template ? model.chat_template->source(tools) : no_source;
+}
+
+// Gives the functions (null: none) to the template or, where it knows none, to
+// the model in words; and the notation that calls come in.
+const ToolFormat* place_tools(
+    ChatInput& input, const ordered_json& tools, const std::string& source) {
+  const ToolFormat* format = find_tool_format(source);
+  if (template_knows_tools(source)) {
+    input.tools = tools;
+    return format;
+  }
+  set_arguments(input.messages, true);
+  spell_out_calls(input.messages);
+  if (tools.is_null()) {
+    return format;
+  }
+  put_in_front(input.messages, tool_instructions(tools));
+  return format->body == CallBody::harmony ? format : tool_format("json");
 }
 
 }  // namespace
+
+std::string conversation_text(
+    ChatInput input, const ordered_json& tools, const ServedModel& model) {
+  place_tools(input, tools, source_of(model, !tools.is_null()));
+  return render_plan(input, [&](const ChatInput& placed) {
+    return render_chat(placed, model);
+  });
+}
 
 ChatPlan plan_chat(
     ChatInput input, const AnswerWishes& wishes, const ServedModel& model) {
@@ -381,24 +416,15 @@ ChatPlan plan_chat(
     }
   }
 
-  static const std::string no_source;
-  const std::string& source =
-      model.chat_template ? model.chat_template->source(tools) : no_source;
+  const std::string& source = source_of(model, tools);
   ChatPlan plan;
   plan.output.marks = find_reasoning_marks(source);
   plan.output.reasoning = wishes.reasoning;
-  const ToolFormat* format = find_tool_format(source);
-  if (!template_knows_tools(source)) {
-    set_arguments(input.messages, true);
-    spell_out_calls(input.messages);
-    if (tools) {
-      put_in_front(input.messages, tool_instructions(wishes.tools));
-      format = format->body == CallBody::harmony ? format : tool_format("json");
-    }
-  } else if (tools) {
-    input.tools = wishes.tools;
-  }
-  plan.prompt = render_plan(input, model);
+  const ToolFormat* format =
+      place_tools(input, tools ? wishes.tools : ordered_json(nullptr), source);
+  plan.prompt = render_plan(input, [&](const ChatInput& placed) {
+    return chat_prompt(placed, model);
+  });
   plan.output.prompt = end_of_prompt(plan.prompt.text, plan.output.marks);
   bool reads = tools || format->body == CallBody::harmony;
   if (reads && model.answers.parse) {

@@ -63,6 +63,13 @@ struct ChatPlan {
 ChatPlan plan_chat(
     ChatInput input, const AnswerWishes& wishes, const ServedModel& model);
 
+// The prompt of a conversation with these functions (null: none), as plan_chat
+// has it. Throws as plan_chat does.
+std::string conversation_text(
+    ChatInput input,
+    const nlohmann::ordered_json& tools,
+    const ServedModel& model);
+
 // Hands the plan's prompt, grammar and tokens to the generation.
 void apply_plan(const ChatPlan& plan, GenerationRequest& generation);
 

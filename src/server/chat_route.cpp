@@ -169,7 +169,7 @@ http::Task<> stream_chat(
       chunk["choices"][0]["finish_reason"] =
           chat_finish_reason(message, part->end->stop);
       chunk["timings"] = timings_of(*part->end);
-      log_generation(response, *part->end);
+      log_generation(response, *part->end, part->index == 0);
       ends[part->index] = std::move(*part->end);
       bool sent = co_await write_chunk(response, chunk);
       if (!sent) {
@@ -206,7 +206,7 @@ http::Task<> answer_chat(
          {"message", message_json(message, app.model.answers.reasoning_alias)},
          {"logprobs", logprobs_of(app, chat, part)},
          {"finish_reason", chat_finish_reason(message, part.end->stop)}});
-    log_generation(response, *part.end);
+    log_generation(response, *part.end, part.index == 0);
     ends.push_back(std::move(*part.end));
   }
   body["usage"] = usage_of(ends, chat.n);

@@ -153,6 +153,10 @@ json result_of(
   const GenerationRequest& generation = request.generations[part.index];
   const GenerationEnd& end = *part.end;
   int64_t drawn = int64_t(end.tokens.size());
+  // As llama-server: the context ended the answer, or was shifted.
+  bool asked = generation.max_tokens >= 0 && drawn >= generation.max_tokens;
+  bool full = end.stop == StopKind::length && !asked &&
+              end.prompt_tokens + drawn >= app.model.context;
   json tokens = json::array();
   if (request.return_tokens) {
     tokens = request.stream ? json(part.tokens) : json(end.tokens);
@@ -169,7 +173,7 @@ json result_of(
       {"generation_settings", settings_of(generation)},
       {"prompt", app.model.tokenizer->decode(generation.prompt, false)},
       {"has_new_line", false},
-      {"truncated", end.shifted_tokens > 0},
+      {"truncated", full || end.shifted_tokens > 0},
       {"stop_type", stop_type(end.stop)},
       {"stopping_word", end.stopping_word},
       // The last token is drawn, not computed.

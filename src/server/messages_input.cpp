@@ -217,6 +217,9 @@ AnswerWishes messages_wishes(
       output->contains("format") && !(*output)["format"].is_null()) {
     wishes.schema = read_format((*output)["format"], "output_config.format");
   }
+  if (wishes.schema.is_null() && wishes.tools.is_null()) {
+    wishes.grammar = model.defaults.grammar;
+  }
   return wishes;
 }
 

@@ -224,7 +224,7 @@ http::Task<> stream_completions(
         {"finish_reason", nullptr}};
     if (part->end) {
       choice["finish_reason"] = finish_reason(part->end->stop);
-      log_generation(response, *part->end);
+      log_generation(response, *part->end, part->index % request.n == 0);
       ends[part->index] = std::move(*part->end);
     }
     chunk["choices"].push_back(std::move(choice));
@@ -264,7 +264,7 @@ http::Task<> complete_openai(
          {"text", prompt + part.text},
          {"logprobs", whole_logprobs(app, wanted, part)},
          {"finish_reason", finish_reason(part.end->stop)}});
-    log_generation(response, *part.end);
+    log_generation(response, *part.end, part.index % wanted.n == 0);
     ends.push_back(std::move(*part.end));
   }
   body["usage"] = usage_of(ends, wanted.n);

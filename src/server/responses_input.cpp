@@ -129,15 +129,22 @@ AnswerWishes responses_wishes(
   if (tools != body.end() && !tools->empty()) {
     // The members lie flat here.
     wishes.tools = ordered_json::array();
-    for (const ordered_json& tool : *tools) {
-      ordered_json function = tool;
-      if (tool.is_object()) {
-        function.erase("type");
-        function = {
-            {"type", tool.value("type", ordered_json(nullptr))},
-            {"function", std::move(function)}};
+    for (size_t i = 0; i < tools->size(); ++i) {
+      const ordered_json& tool = (*tools)[i];
+      bool flat = tool.is_object() && tool.contains("type") &&
+                  tool["type"] == "function" && tool.contains("name");
+      if (!flat) {
+        throw Failure::bad_request(
+            cat("tools[",
+                i,
+                "] must be {\"type\": \"function\", \"name\": ..., ",
+                "\"parameters\": {...}}; this server runs no tools of its own"),
+            "tools");
       }
-      wishes.tools.push_back(std::move(function));
+      ordered_json function = tool;
+      function.erase("type");
+      wishes.tools.push_back(
+          {{"type", "function"}, {"function", std::move(function)}});
     }
     check_tools(wishes.tools);
   }
@@ -170,6 +177,9 @@ AnswerWishes responses_wishes(
   if (text != body.end() && text->is_object() && text->contains("format") &&
       !(*text)["format"].is_null()) {
     wishes.schema = read_format((*text)["format"], "text.format");
+  }
+  if (wishes.schema.is_null() && wishes.tools.is_null()) {
+    wishes.grammar = model.defaults.grammar;
   }
   return wishes;
 }

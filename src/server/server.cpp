@@ -4,7 +4,6 @@
 #include "core/cpu_features.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "engine/memory.h"
 #include "http/server.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
@@ -12,6 +11,7 @@
 #include "models/family.h"
 #include "ops/host_work.h"
 #include "server/adapter_loading.h"
+#include "server/capacity.h"
 #include "server/openai.h"
 #include "server/slot_file.h"
 #include "text/special_ids.h"
@@ -26,13 +26,6 @@ namespace mlxcel::server {
 namespace fs = std::filesystem;
 
 namespace {
-
-// Enough to fill the products of a CPU; more waits than it helps.
-constexpr int kAutomaticSlots = 32;
-// Less context than this is of no use to anyone.
-constexpr int64_t kLeastContext = 512;
-// Of the free memory, when the KV cache may choose.
-constexpr double kMemoryShare = 0.6;
 
 // The text side of the model.
 ServedModel open_text(const ServerOptions& options, const fs::path& folder) {
@@ -64,64 +57,6 @@ std::string alias_of(const ServerOptions& options, const fs::path& folder) {
   fs::path full = fs::weakly_canonical(folder);
   return full.has_filename() ? full.filename().string()
                              : full.parent_path().filename().string();
-}
-
-// How many positions a sequence may have, and how many blocks there are.
-struct Capacity {
-  int slots = 1;
-  int64_t context = 0;
-  int max_blocks = 0;
-};
-
-Capacity capacity_of(const CapacityOptions& options, const LoadedModel& model) {
-  Capacity out;
-  out.slots = options.slots > 0 ? options.slots : kAutomaticSlots;
-  int64_t block_bytes = model.model->kv_cache_spec().bytes_per_block();
-  int64_t context = model.max_positions;
-  if (options.ctx_size > 0) {
-    int64_t own = std::max(kLeastContext, options.ctx_size / out.slots);
-    if (context > 0 && own > context) {
-      log_warning(
-          cat("--ctx-size gives each slot ",
-              own,
-              " positions, more than the model's ",
-              context,
-              "; it gets those"));
-    }
-    context = context > 0 ? std::min(context, own) : own;
-  }
-  if (options.max_positions > 0) {
-    context = context > 0 ? std::min(context, options.max_positions)
-                          : options.max_positions;
-  }
-  out.context = context;
-  if (block_bytes == 0) {
-    return out;
-  }
-  int64_t blocks = options.kv_bytes / block_bytes;
-  if (options.kv_bytes == 0) {
-    // All slots full, and what the prefix cache may hold, if there is room.
-    int64_t wanted = options.prefix_cache.bytes / block_bytes;
-    wanted += context > 0 ? blocks_for(context) * out.slots : int64_t(1) << 30;
-    double free = kMemoryShare * double(available_memory());
-    blocks = free > 0 ? std::min(wanted, int64_t(free) / block_bytes) : wanted;
-  }
-  if (blocks < 1) {
-    throw UsageError(
-        "no room for the KV cache",
-        cat("a block of ",
-            kKvBlockSize,
-            " positions takes ",
-            block_bytes,
-            " bytes"),
-        "give a larger --kv-cache-budget, or free memory");
-  }
-  out.max_blocks = int(std::min<int64_t>(blocks, 1 << 30));
-  int64_t room = int64_t(out.max_blocks) * kKvBlockSize;
-  if (out.context == 0 || out.context > room) {
-    out.context = room;
-  }
-  return out;
 }
 
 EngineOptions engine_options_of(
@@ -315,6 +250,7 @@ void run_server(ServerOptions options) {
   for (AdapterRequest& adapter : options.load.adapters) {
     adapter.read = std::make_shared<Adapter>(read_adapter(adapter.folder));
   }
+  check_task_names(options.load.adapters);
 
   http::Router router;
   http::Registry metrics;
@@ -330,7 +266,8 @@ void run_server(ServerOptions options) {
       std::launch::async, [&] { return open_text(options, folder); });
   auto loaded = std::make_shared<LoadedModel>(load_model(options.load));
   ServedModel model = text.get();
-  Capacity capacity = capacity_of(options.capacity, *loaded);
+  Capacity capacity = capacity_of(
+      options.capacity, loaded->model->kv_cache_spec(), loaded->max_positions);
 
   model.alias = alias_of(options, folder);
   model.folder = loaded->folder;

@@ -44,7 +44,7 @@ json slot_of(const SlotInfo& slot, int64_t context) {
        {{"n_predict", slot.max_tokens}, {"temperature", slot.temperature}}}};
 }
 
-// The slots by number, then what waits for one.
+// The slots by number; what waits for one is in none.
 json slots_of(
     const std::vector<SlotInfo>& busy, size_t total, int64_t context) {
   json slots = json::array();
@@ -52,11 +52,20 @@ json slots_of(
     slots.push_back({{"n_ctx", context}, {"is_processing", false}});
   }
   for (const SlotInfo& slot : busy) {
-    json entry = slot_of(slot, context);
     if (slot.slot >= 0 && size_t(slot.slot) < total) {
-      slots[size_t(slot.slot)] = std::move(entry);
-    } else {
-      slots.push_back(std::move(entry));
+      slots[size_t(slot.slot)] = slot_of(slot, context);
+    }
+  }
+  // Numbers go further where some gave way to others and keep theirs; those
+  // that run are shown in their places.
+  for (const SlotInfo& slot : busy) {
+    if (slot.slot >= int(total)) {
+      auto place = std::ranges::find_if(slots, [](const json& entry) {
+        return entry.value("state", "") != "running";
+      });
+      if (place != slots.end()) {
+        *place = slot_of(slot, context);
+      }
     }
   }
   for (size_t i = 0; i < slots.size(); ++i) {

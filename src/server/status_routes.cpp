@@ -156,7 +156,7 @@ void add_model_routes(http::Router& router, const App& app) {
       });
   router.add({"/v1/models", "/models"}, list);
 
-  http::Route one = get("/v1/models/{id}");
+  http::Route one = get("/v1/models/{*id}");  // names as org/model too
   one.style = http::ErrorStyle::openai;
   one.handler = http::immediate(
       [&app](const http::Request& request, http::Response& response) {

@@ -2,7 +2,7 @@
 #include "core/error.h"
 #include "server/answers.h"
 #include "server/body.h"
-#include "server/chat_prompt.h"
+#include "server/chat_plan.h"
 #include "server/routes.h"
 #include "text/token_bytes.h"
 
@@ -81,15 +81,14 @@ json apply_template(const App& app, const http::Request& request) {
   nlohmann::ordered_json raw = nlohmann::ordered_json::parse(request.body);
   Body body(object);
   ChatInput input = read_chat_input(body, raw, app.model);
-  if (const json* tools = body.find("tools")) {
-    if (!tools->is_array()) {
-      Body::refuse("tools", cat("must be an array, not ", kind_of(*tools)));
-    }
-    input.tools = raw.at("tools");
+  nlohmann::ordered_json tools = nullptr;
+  if (const json* given = body.find("tools"); given && !given->empty()) {
+    tools = raw.at("tools");
+    check_tools(tools);
   }
   body.ignore({"model"});
   body.finish();
-  return {{"prompt", render_chat(input, app.model)}};
+  return {{"prompt", conversation_text(std::move(input), tools, app.model)}};
 }
 
 using Reader = json (*)(const App&, const http::Request&);

@@ -159,6 +159,18 @@ TEST(HttpRequests, LimitsOfSize) {
   }
 }
 
+TEST(HttpRequests, CompressedBodiesAreRefused) {
+  TestServer server;
+  Client client(server.port());
+  Answer answer =
+      client.call("POST", "/echo", "abc", {"Content-Encoding: gzip"});
+  EXPECT_EQ(answer.status, 415);
+  EXPECT_EQ(answer.headers["accept-encoding"], "identity");
+  EXPECT_EQ(
+      client.call("POST", "/echo", "abc", {"Content-Encoding: identity"}).body,
+      "abc");
+}
+
 TEST(HttpRequests, SlowClientsAreCutOff) {
   Options options;
   options.limits.header_time = milliseconds(60);

@@ -193,9 +193,22 @@ TEST(HttpServer, ALongRequestRunsIntoItsLimit) {
   Answer answer = client.call("GET", "/wait");
   EXPECT_EQ(answer.status, 504);
   EXPECT_EQ(answer.json()["error"]["type"], "timeout_error");
-  // A stream has no status left to give: it ends without its last chunk.
+  // A stream has no status left to give: it ends with an event that says so,
+  // and without its last chunk.
   Client other(server.port());
-  EXPECT_FALSE(other.call("GET", "/forever").whole);
+  answer = other.call("GET", "/forever");
+  EXPECT_FALSE(answer.whole);
+  ASSERT_EQ(answer.chunks.size(), 2u);
+  EXPECT_EQ(answer.chunks[0], "data: begun\n\n");
+  ASSERT_THAT(answer.chunks[1], StartsWith("data: {"));
+  nlohmann::json last = nlohmann::json::parse(answer.chunks[1].substr(6));
+  EXPECT_EQ(last["error"]["type"], "timeout_error");
+  EXPECT_TRUE(eventually([&] {
+    return std::ranges::any_of(server.log_lines(), [](const auto& line) {
+      return line.starts_with("GET /forever 200 ") &&
+             line.find("error=\"timeout_error\"") != line.npos;
+    });
+  }));
 }
 
 TEST(HttpServer, WorksInTheBackground) {

@@ -68,11 +68,17 @@ std::set<std::string> documented(const json& document) {
   return out;
 }
 
+// "{*id}" takes slashes too, which OpenAPI cannot say.
+std::string documented_path(std::string path) {
+  size_t star = path.find("{*");
+  return star == path.npos ? path : path.erase(star + 1, 1);
+}
+
 TEST(OpenApi, DescribesExactlyTheRoutesThatThereAre) {
   http::Router router = all_routes();
   std::set<std::string> routes;
   for (const http::Route& route : router.routes()) {
-    routes.insert(route.method + " " + route.path);
+    routes.insert(route.method + " " + documented_path(route.path));
   }
   json document = json::parse(answer(router, "/openapi.json", {}));
   EXPECT_EQ(documented(document), routes);
@@ -85,7 +91,7 @@ TEST(OpenApi, SaysWhichRoutesAreOpen) {
     std::string method = route.method == "GET"    ? "get"
                          : route.method == "POST" ? "post"
                                                   : "delete";
-    const ordered_json& operation = paths[route.path][method];
+    const ordered_json& operation = paths[documented_path(route.path)][method];
     EXPECT_EQ(
         route.access == http::Access::open, operation.contains("security"))
         << route.path;

@@ -124,7 +124,10 @@ TEST_F(SettingsTest, AFullContextShiftsOrEnds) {
   answer = completion(plain, greedy(start, 150));
   EXPECT_EQ(answer["tokens_predicted"], kContext - 20);
   EXPECT_EQ(answer["stop_type"], "limit");
-  EXPECT_EQ(answer["truncated"], false);
+  EXPECT_EQ(answer["truncated"], true);  // by the full context
+  answer = completion(plain, greedy(start, kContext - 20));
+  EXPECT_EQ(answer["tokens_predicted"], kContext - 20);
+  EXPECT_EQ(answer["truncated"], false);  // the request asked for no more
   EXPECT_EQ(plain.post("/completion", other).status, 400);
 }
 
