@@ -15,6 +15,7 @@ namespace {
 using nlohmann::json;
 using testing::Answer;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::RunningServer;
 using testing::TemporaryFolder;
 
@@ -224,6 +225,22 @@ TEST_F(ContractTest, AnEstimateCountsTheServersSettings) {
   EXPECT_NE(
       estimate({"-c", "1024", "--no-prompt-cache"}),
       estimate({"-c", "4096", "--no-prompt-cache"}));
+}
+
+TEST_F(ContractTest, TooLittleKvCacheForTheSlotsIsSaid) {
+  std::string bytes = std::to_string(int64_t(1) << 30);
+  int64_t block = 0;
+  {
+    RunningServer roomy(model, {"--kv-cache-budget", bytes});
+    EXPECT_THAT(roomy.log(), Not(HasSubstr("for each of")));
+    json stats = roomy.get("/v1/cache/stats").json();
+    block = (int64_t(1) << 30) / stats["kv_blocks_limit"].get<int64_t>();
+  }
+  // 8 blocks of 64 positions for 4 slots.
+  RunningServer tight(
+      model,
+      {"--parallel", "4", "--kv-cache-budget", std::to_string(8 * block)});
+  EXPECT_THAT(tight.log(), HasSubstr("512 positions, 128 for each of 4 slots"));
 }
 
 TEST_F(ContractTest, AWrongHeadroomFactorEndsTheStart) {
