@@ -221,7 +221,7 @@ TEST_F(ContractTest, AnEstimateCountsTheServersSettings) {
     return testing::run_program(words).out;
   };
   EXPECT_THAT(
-      estimate({"--kv-cache-budget", "50MB"}), HasSubstr("KV cache 50"));
+      estimate({"--kv-cache-budget", "50MiB"}), HasSubstr("KV cache 52.4 MB"));
   EXPECT_NE(
       estimate({"-c", "1024", "--no-prompt-cache"}),
       estimate({"-c", "4096", "--no-prompt-cache"}));
