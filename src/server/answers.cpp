@@ -87,6 +87,41 @@ http::Task<bool> send_event(
   co_return sent;
 }
 
+http::Task<std::optional<GenerationPart>> whole_answer(
+    const App& app, http::Response& response, GenerationRequest request) {
+  std::vector<GenerationRequest> requests;
+  requests.push_back(std::move(request));
+  Answers answers(app, response, std::move(requests));
+  std::vector<GenerationPart> parts = co_await collect(answers, 1);
+  if (parts.empty()) {
+    co_return std::nullopt;
+  }
+  log_generation(response, *parts[0].end);
+  co_return std::move(parts[0]);
+}
+
+http::Task<> send_parts(
+    Answers& answers,
+    http::Response& response,
+    const std::function<std::vector<json>(const GenerationPart&)>& events_of) {
+  while (!answers.all_ended()) {
+    std::optional<GenerationPart> part = co_await answers.next();
+    if (!part) {
+      co_return;
+    }
+    if (part->end) {
+      log_generation(response, *part->end);
+    }
+    std::vector<json> events = events_of(*part);
+    for (const json& event : events) {
+      bool sent = co_await send_event(response, event);
+      if (!sent) {
+        co_return;
+      }
+    }
+  }
+}
+
 void log_generation(
     http::Response& response, const GenerationEnd& end, bool new_prompt) {
   auto known = [&](const char* name) -> const json* {

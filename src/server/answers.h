@@ -105,6 +105,18 @@ http::Task<std::vector<GenerationPart>> collect(Answers& answers, size_t count);
 http::Task<bool> send_event(
     http::Response& response, const nlohmann::json& event);
 
+// One request's whole answer. Nothing when the client is gone.
+http::Task<std::optional<GenerationPart>> whole_answer(
+    const App& app, http::Response& response, GenerationRequest request);
+
+// Sends the events that `events_of` makes of each part until all have ended or
+// the client is gone.
+http::Task<> send_parts(
+    Answers& answers,
+    http::Response& response,
+    const std::function<std::vector<nlohmann::json>(const GenerationPart&)>&
+        events_of);
+
 // Facts for the access log. Several answers of one request count together;
 // `new_prompt`: no other one of them counts the same prompt.
 void log_generation(

@@ -26,6 +26,12 @@ std::string kind_of(const json& value) {
   }
 }
 
+RequestObject parse_object(std::string_view body) {
+  // The strict reader first: it refuses what is too deep or repeats a key.
+  json sorted = http::parse_body(body);
+  return {std::move(sorted), nlohmann::ordered_json::parse(body)};
+}
+
 Body::Body(const json& object, std::string name)
     : object_(object), name_(std::move(name)) {
   if (!object.is_object()) {

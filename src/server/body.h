@@ -18,6 +18,15 @@
 
 namespace mlxcel::server {
 
+// A request's JSON object as Body reads it, and with its keys in the order in
+// which they came: schemas and templates follow it.
+struct RequestObject {
+  nlohmann::json sorted;
+  nlohmann::ordered_json ordered;
+};
+// Throws Failure for a body that is no JSON object.
+RequestObject parse_object(std::string_view body);
+
 class Body {
  public:
   // `object` outlives the reader; `name`: the field that it stands in, "" for

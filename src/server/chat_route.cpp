@@ -45,8 +45,7 @@ Chat read_chat(
     const App& app,
     const http::Request& request,
     TextUse use = TextUse::prompt) {
-  json object = http::parse_body(request.body);
-  nlohmann::ordered_json raw = nlohmann::ordered_json::parse(request.body);
+  const auto [object, raw] = parse_object(request.body);
   Body body(object);
   Chat chat;
   GenerationRequest& generation = chat.generation;

@@ -38,8 +38,7 @@ void refuse_native(Body& body) {
 }
 
 CompletionRequest read_request(const App& app, const http::Request& request) {
-  json object = http::parse_body(request.body);
-  nlohmann::ordered_json raw = nlohmann::ordered_json::parse(request.body);
+  const auto [object, raw] = parse_object(request.body);
   Body body(object);
   CompletionRequest out;
   GenerationRequest base;
@@ -82,17 +81,10 @@ json settings_of(const GenerationRequest& request) {
         {{"token", token},
          {"bias", std::isfinite(amount) ? json(amount) : json(false)}});
   }
-  return {
+  json out = sampling_json(p);
+  out.update({
       {"n_predict", request.max_tokens},
       {"seed", p.seed},
-      {"temperature", p.temperature},
-      {"top_k", p.top_k},
-      {"top_p", p.top_p},
-      {"min_p", p.min_p},
-      {"repeat_last_n", p.penalty_last_n},
-      {"repeat_penalty", p.repetition_penalty},
-      {"presence_penalty", p.presence_penalty},
-      {"frequency_penalty", p.frequency_penalty},
       {"dry_multiplier", p.dry_multiplier},
       {"dry_base", p.dry_base},
       {"dry_allowed_length", p.dry_allowed_length},
@@ -104,7 +96,8 @@ json settings_of(const GenerationRequest& request) {
       {"ignore_eos", request.ignore_eos},
       {"n_probs", std::max(request.logprobs, 0)},
       {"stream", request.stream},
-  };
+  });
+  return out;
 }
 
 const char* stop_type(StopKind stop) {

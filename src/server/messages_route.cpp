@@ -94,8 +94,7 @@ void pass_client_fields(Body& body) {
 }
 
 MessagesRequest read_request(const App& app, const http::Request& request) {
-  json object = http::parse_body(request.body);
-  ordered_json raw = ordered_json::parse(request.body);
+  const auto [object, raw] = parse_object(request.body);
   Body body(object);
   MessagesRequest out;
   GenerationRequest& generation = out.generation;
@@ -264,6 +263,31 @@ class Blocks {
   int index_ = -1;
 };
 
+std::vector<json> part_events(
+    ChatMessage& message, Blocks& blocks, const GenerationPart& part) {
+  std::vector<json> events;
+  auto add = [&](std::vector<json> more) {
+    for (json& event : more) {
+      events.push_back(std::move(event));
+    }
+  };
+  for (const ChatDelta& delta : message.push(part.text, part.end.has_value())) {
+    add(blocks.take(delta));
+  }
+  if (part.end) {
+    add(blocks.finish());
+    json delta = {
+        {"stop_reason", stop_reason(message, part.end->stop)},
+        {"stop_sequence", stop_sequence(*part.end)}};
+    events.push_back(
+        {{"type", "message_delta"},
+         {"delta", std::move(delta)},
+         {"usage", usage_json(*part.end)}});
+    events.push_back({{"type", "message_stop"}});
+  }
+  return events;
+}
+
 http::Task<> stream_messages(
     const App& app, MessagesRequest& request, http::Response& response) {
   Answers answers(app, response, {request.generation});
@@ -281,40 +305,11 @@ http::Task<> stream_messages(
   if (!begun) {
     co_return;
   }
-  while (!answers.all_ended()) {
-    std::optional<GenerationPart> part = co_await answers.next();
-    if (!part) {
-      co_return;
-    }
-    std::vector<json> events;
-    auto add = [&](std::vector<json> more) {
-      for (json& event : more) {
-        events.push_back(std::move(event));
-      }
-    };
-    for (const ChatDelta& delta :
-         message.push(part->text, part->end.has_value())) {
-      add(blocks.take(delta));
-    }
-    if (part->end) {
-      log_generation(response, *part->end);
-      add(blocks.finish());
-      json delta = {
-          {"stop_reason", stop_reason(message, part->end->stop)},
-          {"stop_sequence", stop_sequence(*part->end)}};
-      events.push_back(
-          {{"type", "message_delta"},
-           {"delta", std::move(delta)},
-           {"usage", usage_json(*part->end)}});
-      events.push_back({{"type", "message_stop"}});
-    }
-    for (const json& event : events) {
-      bool sent = co_await send_event(response, event);
-      if (!sent) {
-        co_return;
-      }
-    }
-  }
+  std::function<std::vector<json>(const GenerationPart&)> events_of =
+      [&](const GenerationPart& part) {
+        return part_events(message, blocks, part);
+      };
+  co_await send_parts(answers, response, events_of);
 }
 
 http::Task<> answer_messages(
@@ -325,21 +320,19 @@ http::Task<> answer_messages(
     co_await stream_messages(app, wanted, response);
     co_return;
   }
-  Answers answers(app, response, {wanted.generation});
-  std::vector<GenerationPart> parts = co_await collect(answers, 1);
-  if (parts.empty()) {
+  std::optional<GenerationPart> whole =
+      co_await whole_answer(app, response, wanted.generation);
+  if (!whole) {
     co_return;
   }
   ChatMessage message(wanted.plan.output, "toolu_");
-  message.push(parts[0].text, true);
-  log_generation(response, *parts[0].end);
-  json body = whole_message(wanted, message, *parts[0].end);
+  message.push(whole->text, true);
+  json body = whole_message(wanted, message, *whole->end);
   response.send_json(200, body);
 }
 
 size_t tokens_of(const App& app, const http::Request& request) {
-  json object = http::parse_body(request.body);
-  ordered_json raw = ordered_json::parse(request.body);
+  const auto [object, raw] = parse_object(request.body);
   Body body(object);
   body.ignore({"model"});
   pass_client_fields(body);

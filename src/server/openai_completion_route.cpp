@@ -27,8 +27,7 @@ struct Completions {
 };
 
 Completions read_completions(const App& app, const http::Request& request) {
-  json object = http::parse_body(request.body);
-  nlohmann::ordered_json raw = nlohmann::ordered_json::parse(request.body);
+  const auto [object, raw] = parse_object(request.body);
   Body body(object);
   Completions out;
   GenerationRequest base;
@@ -76,12 +75,12 @@ class TextPlace {
   // Where a token with these bytes begins; for the rest of a character, where
   // that one began.
   size_t offset(std::string_view bytes) const {
-    bool rest = missing_ > 0 && !bytes.empty() && continues(bytes[0]);
+    bool rest = missing_ > 0 && !bytes.empty() && continues_character(bytes[0]);
     return characters_ - rest;
   }
   void advance(std::string_view bytes) {
     for (char c : bytes) {
-      if (missing_ > 0 && continues(c)) {
+      if (missing_ > 0 && continues_character(c)) {
         --missing_;
         continue;
       }
@@ -92,9 +91,6 @@ class TextPlace {
   }
 
  private:
-  static bool continues(char c) {
-    return (c & 0xC0) == 0x80;
-  }
   size_t characters_ = 0;  // that have begun
   int missing_ = 0;        // bytes of the last one
 };

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "http/failure.h"
+#include "text/token_bytes.h"
 
 #include <algorithm>
 
@@ -13,10 +14,6 @@ namespace {
 
 constexpr size_t kPart = size_t(64) << 10;
 constexpr size_t kMostCounted = size_t(4) << 20;
-
-bool continues_character(char c) {
-  return (c & 0xC0) == 0x80;
-}
 
 // The end of a part that begins at `begin`, between two characters where the
 // text is UTF-8.

@@ -174,6 +174,18 @@ void read_sampling(
   }
 }
 
+json sampling_json(const SamplingParams& params) {
+  return {
+      {"temperature", params.temperature},
+      {"top_k", params.top_k},
+      {"top_p", params.top_p},
+      {"min_p", params.min_p},
+      {"repeat_last_n", params.penalty_last_n},
+      {"repeat_penalty", params.repetition_penalty},
+      {"presence_penalty", params.presence_penalty},
+      {"frequency_penalty", params.frequency_penalty}};
+}
+
 namespace {
 
 // The sampling steps in their order, as a list of names or llama-server's

@@ -17,6 +17,10 @@ namespace mlxcel::server {
 void read_sampling(
     Body& body, const ServedModel& model, GenerationRequest& request);
 
+// The parameters that /props and the answers of /completion list, by the names
+// of the request's fields.
+nlohmann::json sampling_json(const SamplingParams& params);
+
 // llama-server's other sampling fields: `n_keep`, and those that have to stand
 // at the value that changes nothing.
 void read_native_sampling(

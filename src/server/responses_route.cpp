@@ -75,8 +75,7 @@ ResponsesRequest read_request(
     const App& app,
     const http::Request& request,
     TextUse use = TextUse::prompt) {
-  json object = http::parse_body(request.body);
-  ordered_json raw = ordered_json::parse(request.body);
+  const auto [object, raw] = parse_object(request.body);
   Body body(object);
   ResponsesRequest out;
   GenerationRequest& generation = out.generation;
@@ -269,22 +268,6 @@ json response_json(
   return out;
 }
 
-// The events of a stream, numbered.
-class Events {
- public:
-  explicit Events(http::Response& response) : response_(response) {}
-
-  http::Task<bool> send(json event) {
-    event["sequence_number"] = number_++;
-    bool sent = co_await send_event(response_, event);
-    co_return sent;
-  }
-
- private:
-  http::Response& response_;
-  int64_t number_ = 0;
-};
-
 json place_of(const Items::Item& item, size_t index) {
   json out = {{"item_id", item.id}, {"output_index", index}};
   if (item.kind != Items::Kind::call) {
@@ -387,37 +370,33 @@ http::Task<> stream_response(
     const App& app, ResponsesRequest& request, http::Response& response) {
   Answers answers(app, response, {request.generation});
   response.start_events();
-  Events events(response);
   Items items;
   ChatMessage message(request.plan.output);
+  int64_t number = 0;
   for (const char* type : {"response.created", "response.in_progress"}) {
     json event = event_json(
         type, {{"response", response_json(app, request, items, nullptr)}});
-    bool sent = co_await events.send(std::move(event));
+    event["sequence_number"] = number++;
+    bool sent = co_await send_event(response, event);
     if (!sent) {
       co_return;
     }
   }
-  while (!answers.all_ended()) {
-    std::optional<GenerationPart> part = co_await answers.next();
-    if (!part) {
-      co_return;
-    }
-    std::vector<json> list = part_events(message, *part, items);
-    if (part->end) {
-      log_generation(response, *part->end);
-      bool cut = part->end->stop == StopKind::length;
-      list.push_back(event_json(
-          cut ? "response.incomplete" : "response.completed",
-          {{"response", response_json(app, request, items, &*part->end)}}));
-    }
-    for (json& event : list) {
-      bool sent = co_await events.send(std::move(event));
-      if (!sent) {
-        co_return;
-      }
-    }
-  }
+  std::function<std::vector<json>(const GenerationPart&)> events_of =
+      [&](const GenerationPart& part) {
+        std::vector<json> events = part_events(message, part, items);
+        if (part.end) {
+          bool cut = part.end->stop == StopKind::length;
+          events.push_back(event_json(
+              cut ? "response.incomplete" : "response.completed",
+              {{"response", response_json(app, request, items, &*part.end)}}));
+        }
+        for (json& event : events) {
+          event["sequence_number"] = number++;
+        }
+        return events;
+      };
+  co_await send_parts(answers, response, events_of);
 }
 
 http::Task<> respond(
@@ -428,18 +407,17 @@ http::Task<> respond(
     co_await stream_response(app, wanted, response);
     co_return;
   }
-  Answers answers(app, response, {wanted.generation});
-  std::vector<GenerationPart> parts = co_await collect(answers, 1);
-  if (parts.empty()) {
+  std::optional<GenerationPart> whole =
+      co_await whole_answer(app, response, wanted.generation);
+  if (!whole) {
     co_return;
   }
   ChatMessage message(wanted.plan.output);
   Items items;
-  for (const ChatDelta& delta : message.push(parts[0].text, true)) {
+  for (const ChatDelta& delta : message.push(whole->text, true)) {
     items.take(delta);
   }
-  log_generation(response, *parts[0].end);
-  json body = response_json(app, wanted, items, &*parts[0].end);
+  json body = response_json(app, wanted, items, &*whole->end);
   response.send_json(200, body);
 }
 

@@ -4,6 +4,7 @@
 #include "server/answers.h"
 #include "server/body.h"
 #include "server/openai.h"
+#include "server/request_fields.h"
 #include "server/routes.h"
 
 #include <algorithm>
@@ -92,23 +93,14 @@ http::Task<> answer_from_engine(
 
 json props_of(const App& app) {
   const ServedModel& model = app.model;
-  const SamplingParams& p = model.defaults.sampling;
+  json params = sampling_json(model.defaults.sampling);
+  params["n_predict"] = model.defaults.max_tokens;
   auto token = [&](std::optional<int32_t> id) {
     return id ? model.tokenizer->token_text(*id) : std::string();
   };
   return {
       {"default_generation_settings",
-       {{"n_ctx", model.context},
-        {"params",
-         {{"n_predict", model.defaults.max_tokens},
-          {"temperature", p.temperature},
-          {"top_k", p.top_k},
-          {"top_p", p.top_p},
-          {"min_p", p.min_p},
-          {"repeat_last_n", p.penalty_last_n},
-          {"repeat_penalty", p.repetition_penalty},
-          {"presence_penalty", p.presence_penalty},
-          {"frequency_penalty", p.frequency_penalty}}}}},
+       {{"n_ctx", model.context}, {"params", std::move(params)}}},
       {"total_slots", model.slots},
       {"is_sleeping", app.service.asleep()},
       {"model_alias", model.alias},

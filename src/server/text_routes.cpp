@@ -77,8 +77,7 @@ json detokenize(const App& app, const http::Request& request) {
 }
 
 json apply_template(const App& app, const http::Request& request) {
-  json object = http::parse_body(request.body);
-  nlohmann::ordered_json raw = nlohmann::ordered_json::parse(request.body);
+  const auto [object, raw] = parse_object(request.body);
   Body body(object);
   ChatInput input = read_chat_input(body, raw, app.model);
   nlohmann::ordered_json tools = nullptr;

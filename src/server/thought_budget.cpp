@@ -102,7 +102,7 @@ class LimitedThoughts : public TokenConstraint {
     character_.erase(
         0, character_.size() - std::min<size_t>(character_.size(), 4));
     size_t begin = character_.size();
-    while (begin > 0 && (character_[--begin] & 0xC0) == 0x80) {
+    while (begin > 0 && continues_character(character_[--begin])) {
     }
     character_.erase(0, begin);
   }

@@ -15,6 +15,10 @@ class Tokenizer;
 // what it makes of this one alone.
 std::string token_bytes(const Tokenizer& tokenizer, int32_t id);
 
+// Whether the byte is one of a character's later ones in UTF-8.
+inline bool continues_character(char byte) {
+  return (byte & 0xC0) == 0x80;
+}
 // Whether it is well-formed UTF-8.
 bool is_utf8(std::string_view bytes);
 // With U+FFFD for each maximal ill-formed part.
