@@ -214,6 +214,7 @@ void lane_block(
     int count,
     const std::byte* x,
     size_t x_bytes,
+    FetchList::Lines later,
     float* y,
     int64_t ldy) {
   constexpr int64_t kVector = kLanes * 4;
@@ -268,6 +269,9 @@ void lane_block(
           line += fetch.skip;
         }
         fetch.at += fetch.step;
+        for (int64_t i = 0; i < later.each; ++i) {
+          _mm_prefetch(reinterpret_cast<const char*>(*later.at++), _MM_HINT_T0);
+        }
 #pragma GCC unroll 8
         for (int r = 0; r < kLaneOutputs; ++r) {
           // With one row the second cache needs no copy: nothing is read twice.
@@ -335,6 +339,8 @@ void lane_decode(
   constexpr int64_t kBlockBytes = 128 * 1024;
   int64_t block = kBlockBytes / int64_t(m.weight_stride) / 8 * 8;
   block = rows <= kLaneRowsAtOnce ? end - begin : block < 8 ? 8 : block;
+  // Whole vectors of a row, the steps of a block.
+  int64_t vectors = int64_t(m.weight_stride) / (kLanes * 4);
   auto run = [&]<int kWidth>() {
     for (int64_t first = begin; first < end; first += block) {
       int64_t stop = min_of(first + block, end);
@@ -343,11 +349,12 @@ void lane_decode(
         float* to = y + x_row * ldy;
         for (int64_t o = first; o < stop; o += kLaneOutputs) {
           int count = int(min_of(kLaneOutputs, stop - o));
-          lane_block<Codes, T, kWidth, kX>(
-              m, o, count, from, x_bytes, to + (o - begin), ldy);
-          if (m.fetch != nullptr) {
-            m.fetch->pass(count, kX, rows);
+          FetchList::Lines later;
+          if (m.fetch != nullptr && vectors > 0) {
+            later = m.fetch->take(count, kX, rows, vectors);
           }
+          lane_block<Codes, T, kWidth, kX>(
+              m, o, count, from, x_bytes, later, to + (o - begin), ldy);
         }
       });
     }

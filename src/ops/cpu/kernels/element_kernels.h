@@ -165,10 +165,11 @@ void narrow_axpy(
   }
 }
 
-// Columns of some vectors, or `n` of one: acc[c] sums rows i = c mod 4, then
-// (0 + 1) + (2 + 3). Whole lines of memory are used up at a time: the rows of a
-// matrix with a large power of two between them share a few sets of the cache.
-template <typename T, int kVectors>
+// Columns of some vectors, or `n` of one: sum c is of rows i = c mod kSums,
+// then (0 + 1) + (2 + 3). Whole lines of memory are used up at a time: the rows
+// of a matrix with a large power of two between them share a few sets of the
+// cache.
+template <typename T, int kVectors, int kSums>
 inline void axpy_columns(
     const std::byte* matrix,
     size_t stride,
@@ -177,40 +178,75 @@ inline void axpy_columns(
     const float* t,
     float factor,
     float* y) {
+  static_assert(kSums == 1 || kSums == 4);
   auto get = [&](int64_t i, int v) {
     const std::byte* at = matrix + size_t(i) * stride + v * kLanes * T::kBytes;
     return kVectors > 1 || n == kLanes ? T::get(at) : T::part(at, n);
   };
-  F acc[kVectors][4];
-  for (auto& sums : acc) {
-    for (F& sum : sums) {
-      sum = f_zero();
+  F acc[kVectors][kSums];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kSums; ++c) {
+      acc[v][c] = f_zero();
     }
   }
   int64_t i = 0;
-  for (; i + 4 <= count; i += 4) {
+  for (; i + kSums <= count; i += kSums) {
 #pragma GCC unroll 4
-    for (int c = 0; c < 4; ++c) {
+    for (int c = 0; c < kSums; ++c) {
       F factors = f_set(t[i + c]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         acc[v][c] = f_fma(get(i + c, v), factors, acc[v][c]);
       }
     }
   }
   for (; i < count; ++i) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       acc[v][0] = f_fma(get(i, v), f_set(t[i]), acc[v][0]);
     }
   }
+#pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
-    F sum = f_add(f_add(acc[v][0], acc[v][1]), f_add(acc[v][2], acc[v][3]));
+    F sum = acc[v][0];
+    if constexpr (kSums == 4) {
+      sum = f_add(f_add(sum, acc[v][1]), f_add(acc[v][2], acc[v][3]));
+    }
     float* out = y + v * kLanes;
     if (kVectors > 1 || n == kLanes) {
       f_store(out, f_fma(sum, f_set(factor), f_load(out)));
     } else {
       f_store_part(out, f_fma(sum, f_set(factor), f_load_part(out, n)), n);
     }
+  }
+}
+
+// As many vectors at a time as there are, then single ones.
+template <typename T, int kVectors, int kSums>
+inline void axpy_with(
+    const std::byte* matrix,
+    size_t stride,
+    int64_t count,
+    int64_t columns,
+    const float* t,
+    float factor,
+    float* y) {
+  int64_t j = 0;
+  for (; j + kVectors * kLanes <= columns; j += kVectors * kLanes) {
+    axpy_columns<T, kVectors, kSums>(
+        matrix + j * T::kBytes, stride, count, kLanes, t, factor, y + j);
+  }
+  for (; j < columns; j += kLanes) {
+    axpy_columns<T, 1, kSums>(
+        matrix + j * T::kBytes,
+        stride,
+        count,
+        min_of(kLanes, columns - j),
+        t,
+        factor,
+        y + j);
   }
 }
 
@@ -231,27 +267,14 @@ void term_axpy(
       narrow_axpy<T>(matrix, int(width), count, t, factor, y);
       return;
     }
-    constexpr int kVectors = kLanes == 16 ? 4 : 2;
-    int64_t j = begin;
-    for (; j + kVectors * kLanes <= end; j += kVectors * kLanes) {
-      axpy_columns<T, kVectors>(
-          matrix + j * T::kBytes,
-          stride,
-          count,
-          kLanes,
-          t,
-          factor,
-          y + (j - begin));
-    }
-    for (; j < end; j += kLanes) {
-      axpy_columns<T, 1>(
-          matrix + j * T::kBytes,
-          stride,
-          count,
-          min_of(kLanes, end - j),
-          t,
-          factor,
-          y + (j - begin));
+    // The order of a sum is the matrix's, whatever range of it is asked for.
+    constexpr int kWide = 8;
+    const std::byte* at = matrix + begin * T::kBytes;
+    if (int64_t(stride) < kWide * kLanes * T::kBytes) {
+      axpy_with<T, kLanes == 16 ? 4 : 2, 4>(
+          at, stride, count, width, t, factor, y);
+    } else {
+      axpy_with<T, kWide, 1>(at, stride, count, width, t, factor, y);
     }
   });
 }

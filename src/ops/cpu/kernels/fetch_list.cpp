@@ -8,6 +8,9 @@ namespace {
 
 constexpr size_t kLine = 64;
 constexpr int64_t kUnit = 256;
+// Addresses that are written at once: few calls cross a list's end, and the
+// list stays in the first cache.
+constexpr size_t kListed = 512;
 
 }  // namespace
 
@@ -38,6 +41,7 @@ void FetchList::clear() {
   piece_ = 0;
   offset_ = 0;
   row_ = 0;
+  next_ = listed_end_ = 0;
   lines_ = 0;
 }
 
@@ -56,25 +60,69 @@ void FetchList::pass(int64_t outputs, int64_t part, int64_t parts) {
   credit_ %= kUnit;
 }
 
+FetchList::Lines FetchList::take(
+    int64_t outputs, int64_t part, int64_t parts, int64_t steps) {
+  credit_ += outputs * rate_ * part / parts;
+  if (lines_ == 0 || credit_ < kUnit) {
+    return {};
+  }
+  int64_t each = (credit_ / kUnit + steps - 1) / steps;
+  int64_t count = each * steps;
+  // What whole lines a step bring early is owed by later calls.
+  credit_ -= count * kUnit;
+  if (int64_t(listed_end_ - next_) < count) {
+    list(size_t(count));
+  }
+  Lines lines{listed_.data() + next_, each};
+  lines_ -= std::min(count, lines_);
+  next_ = std::min(next_ + size_t(count), listed_end_);
+  return lines;
+}
+
 void FetchList::finish() {
   fetch(lines_);
 }
 
 void FetchList::fetch(int64_t lines) {
-  while (lines > 0 && piece_ < pieces_.size()) {
-    const Piece& piece = pieces_[piece_];
-    const std::byte* at = piece.at + size_t(row_) * piece.stride + offset_;
-    auto left = int64_t((piece.bytes - offset_ + kLine - 1) / kLine);
-    int64_t count = std::min(lines, left);
-    for (int64_t i = 0; i < count; ++i) {
+  lines = std::min(lines, lines_);
+  lines_ -= lines;
+  while (lines > 0) {
+    if (next_ == listed_end_) {
+      list(1);
+    }
+    size_t end = std::min(next_ + size_t(lines), listed_end_);
+    lines -= int64_t(end - next_);
+    for (; next_ < end; ++next_) {
       // Into the first cache: those for the second are dropped sooner when many
       // are under way (measured on Zen 5).
-      __builtin_prefetch(at + i * int64_t(kLine), 0, 3);
+      __builtin_prefetch(listed_[next_], 0, 3);
     }
-    lines -= count;
-    lines_ -= count;
-    offset_ += size_t(count) * kLine;
-    if (count == left) {
+  }
+}
+
+// Lists more lines, until there are at least so many; after the last one it
+// stands again.
+void FetchList::list(size_t lines) {
+  std::copy(
+      listed_.begin() + ptrdiff_t(next_),
+      listed_.begin() + ptrdiff_t(listed_end_),
+      listed_.begin());
+  size_t count = listed_end_ - next_, most = std::max(lines, kListed);
+  if (listed_.size() < most) {
+    listed_.resize(most);
+  }
+  const std::byte** to = listed_.data();
+  while (count < most && piece_ < pieces_.size()) {
+    const Piece& piece = pieces_[piece_];
+    const std::byte* at = piece.at + size_t(row_) * piece.stride + offset_;
+    size_t left = (piece.bytes - offset_ + kLine - 1) / kLine;
+    size_t run = std::min(most - count, left);
+    for (size_t i = 0; i < run; ++i) {
+      to[count + i] = at + i * kLine;
+    }
+    count += run;
+    offset_ += run * kLine;
+    if (run == left) {
       offset_ = 0;
       if (++row_ == piece.rows) {
         row_ = 0;
@@ -85,7 +133,11 @@ void FetchList::fetch(int64_t lines) {
   if (piece_ == pieces_.size()) {
     pieces_.clear();
     piece_ = 0;
-    lines_ = 0;
+  }
+  next_ = 0;
+  listed_end_ = count;
+  if (count > 0 && count < lines) {
+    std::fill(to + count, to + lines, to[count - 1]);
   }
 }
 

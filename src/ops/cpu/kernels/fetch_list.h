@@ -28,6 +28,14 @@ class FetchList {
   void spread(int64_t outputs, int64_t lines);
   // By the kernel, after part / parts of the work on `outputs`.
   void pass(int64_t outputs, int64_t part, int64_t parts);
+  // The same for a kernel that fetches the lines itself, `each` at each of
+  // `steps` before the work's end, at[0 : each * steps] in turn. Valid until
+  // the next call.
+  struct Lines {
+    const std::byte* const* at = nullptr;
+    int64_t each = 0;
+  };
+  Lines take(int64_t outputs, int64_t part, int64_t parts, int64_t steps);
   // Fetches the rest.
   void finish();
 
@@ -39,11 +47,15 @@ class FetchList {
     size_t stride;
   };
   void fetch(int64_t lines);
+  void list(size_t lines);
 
   std::vector<Piece> pieces_;
-  size_t piece_ = 0, offset_ = 0;  // where to go on
+  size_t piece_ = 0, offset_ = 0;  // where to go on listing
   int64_t row_ = 0;
-  int64_t lines_ = 0;              // left
+  // Lines in turn, some at a time: what is left of them begins at next_.
+  std::vector<const std::byte*> listed_;
+  size_t next_ = 0, listed_end_ = 0;
+  int64_t lines_ = 0;              // left, with those that are listed
   int64_t rate_ = 0, credit_ = 0;  // lines, times kUnit
 };
 
