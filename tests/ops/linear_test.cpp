@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cmath>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -347,6 +348,59 @@ TEST_P(LinearOnIsa, SameBitsForAnyNumberOfGeneratedRows) {
       for (int count = 2; count <= most; ++count) {
         std::vector<float> wanted(alone.end() - count * out, alone.end());
         ASSERT_EQ(rows_from(most - count, count), wanted) << count;
+      }
+    }
+  }
+}
+
+// Rows of weights past which kernels read them in another order, in matrices
+// with fewer outputs than a kernel takes at a time, as many, and some more.
+TEST_P(LinearOnIsa, MultipliesLongRowsOfCodes) {
+  for (auto [bits, group, in] :
+       {std::tuple(4, 32, 4352),
+        {4, 64, 4352},
+        {4, 64, 8192},
+        {4, 64, 8448},
+        {4, 128, 4352},
+        {8, 32, 2304},
+        {8, 32, 2336},
+        {8, 64, 2304}}) {
+    for (DType dtype : {DType::bf16, DType::f16}) {
+      Format format{dtype, affine(bits, group), DType::bf16};
+      SCOPED_TRACE(describe(format));
+      for (int64_t out : {1, 5, 8, 31}) {
+        auto context = make_context(GetParam(), 2, format.activation);
+        std::mt19937 random(19);
+        TestMatrix m =
+            random_matrix(random, out, in, format.dtype, format.quant);
+        auto linear = cpu::prepare_linear(
+            *context, {.name = "test", .parts = {m.weight}});
+        int most = 10;
+        std::vector<float> x = random_values(random, most * in);
+        auto product = [&](int rows) {
+          std::vector<float> part(x.begin(), x.begin() + rows * in);
+          return values_of(cpu::linear(
+              *context,
+              make_step(0, rows),
+              make_tensor(*context, rows, part),
+              *linear,
+              {}));
+        };
+        std::vector<float> alone = product(1);
+        for (int64_t o = 0; o < out; ++o) {
+          double size = 0;
+          const float* w = &m.values[size_t(o * in)];
+          double allowed =
+              allowed_error(GetParam(), format, false, false, x.data(), w, in);
+          ASSERT_NEAR(
+              alone[size_t(o)], dot(x, m.values, in, 0, o, &size), allowed)
+              << in << " " << out << " " << o;
+        }
+        for (int rows : {2, 4, most}) {
+          std::vector<float> first = product(rows);
+          first.resize(size_t(out));
+          ASSERT_EQ(first, alone) << in << " " << out << " " << rows;
+        }
       }
     }
   }

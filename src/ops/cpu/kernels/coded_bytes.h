@@ -94,21 +94,19 @@ struct ByteCodes {
   static Weights take(I v) {
     return v;
   }
-  // The sums of outputs 0..3 and 4..7 in each 128 bits.
-  static void lane_sums(
-      const Weights* w, const std::byte* x, I* first, I* last) {
+  // The sums of four outputs, in each 128 bits.
+  static I lane_sums(const Weights* w, const std::byte* x) {
     I high = i_load(x), low = i_load(x + kLow);
-    I dots[kLaneOutputs];
-#pragma GCC unroll 8
-    for (int r = 0; r < kLaneOutputs; ++r) {
+    I dots[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
       I dot = i_zero();
       dot_bytes(dot, w[r], high);
       dot = i_shl32<8>(dot);
       dot_bytes(dot, w[r], low);
       dots[r] = dot;
     }
-    *first = sum_quad(dots);
-    *last = sum_quad(dots + 4);
+    return sum_quad(dots);
   }
   static F scaled(F sums, const std::byte* x) {
     return f_mul(sums, f_load(x + kScale));

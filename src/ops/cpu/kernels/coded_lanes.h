@@ -38,22 +38,27 @@ inline void dot_bytes(I& acc, I weights, I x) {
 
 constexpr int kLaneOutputs = 8;
 
-// The order in which the weights of a block's rows are fetched, a line of each
-// for every vector: step by step, `rows` bytes from line to line.
+// Rows longer than this, bytes, lie too far apart for eight at once, to be
+// fetched as they lie. Of one row of activations' kernel: rows in between are
+// taken four at a time. All measured.
+constexpr int64_t kLongRow = 2048;
+constexpr int64_t kFourRowsFrom = 1536, kFourRowsTo = 4096;
+
+// Unless they are fetched as they lie: the order in which the weights of a
+// block's rows are, a line of each for every vector: step by step, `rows` bytes
+// from line to line.
 struct LaneFetch {
-  const char* at;
+  const std::byte* at;
   int64_t rows, step;
   int64_t turn;  // the byte of a row from which on `skip` is added
   int64_t skip;
 
-  // Blocks lie side by side in memory. The next one, or a later one where they
-  // are short, is fetched as it lies, which the hardware foresees. Of long
-  // rows, whose lines share few sets of the first cache, each is fetched a
+  // Short rows are fetched as they lie, which the hardware foresees. Of long
+  // ones, whose lines share few sets of the first cache, each is fetched a
   // short way ahead; past its end, the row of the next block. Measured, as all
   // of this.
-  LaneFetch(const std::byte* block, int64_t row_bytes)
-      : at(reinterpret_cast<const char*>(block)) {
-    constexpr int64_t kLongRow = 2048, kAhead = 1024, kLeast = 8192;
+  LaneFetch(const std::byte* block, int64_t row_bytes) : at(block) {
+    constexpr int64_t kAhead = 1024, kLeast = 8192;
     int64_t next = kLaneOutputs * row_bytes;
     if (row_bytes <= kLongRow) {
       at += ceil_to(kLeast, next);
@@ -68,6 +73,22 @@ struct LaneFetch {
       turn = row_bytes - kAhead;
       skip = next - row_bytes;
     }
+  }
+};
+
+// Eight rows that lie `stride` bytes apart, reached without a pointer to each.
+struct LaneRows {
+  const std::byte *first, *fifth;
+  int64_t stride, three;
+
+  LaneRows(const std::byte* at, int64_t bytes)
+      : first(at), fifth(at + 4 * bytes), stride(bytes), three(3 * bytes) {}
+  const std::byte* operator[](int r) const {
+    return (r < 4 ? first : fifth) + (r % 4 == 3 ? three : r % 4 * stride);
+  }
+  void advance(int64_t bytes) {
+    first += bytes;
+    fifth += bytes;
   }
 };
 
@@ -96,41 +117,54 @@ inline void lane_store_group(
 }
 
 // The scales and biases, 16 bits each, of `count` groups, at most kLanes, of
-// eight outputs in the order of their sums: 16 scales and 16 biases for every
-// two groups, or for every four groups and four outputs (kWidth 4).
-template <int kWidth>
-inline void lane_factors(
-    const std::byte* const* scales,
-    const std::byte* const* biases,
-    int64_t offset,
+// four rows from `first`. quads[p]: of groups 2 p, 2 p + 1 and 8 more.
+inline void lane_quads(
+    const LaneRows& scales,
+    const LaneRows& biases,
+    int first,
     int64_t count,
-    std::byte* out) {
-  const I low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
-  const I high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    I* quads) {
   auto mask = __mmask16((1u << count) - 1);
-  I v[kLaneOutputs];
-#pragma GCC unroll 8
-  for (int r = 0; r < kLaneOutputs; ++r) {
+  I v[4];
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
     v[r] = _mm512_inserti64x4(
         _mm512_castsi256_si512(
-            _mm256_maskz_loadu_epi16(mask, scales[r] + offset)),
-        _mm256_maskz_loadu_epi16(mask, biases[r] + offset),
+            _mm256_maskz_loadu_epi16(mask, scales[first + r])),
+        _mm256_maskz_loadu_epi16(mask, biases[first + r]),
         1);
   }
-  // quads[q][p]: of outputs 4 q .. 4 q + 3, groups 2 p, 2 p + 1 and 8 more.
+  I t0 = _mm512_unpacklo_epi16(v[0], v[1]);
+  I t1 = _mm512_unpackhi_epi16(v[0], v[1]);
+  I t2 = _mm512_unpacklo_epi16(v[2], v[3]);
+  I t3 = _mm512_unpackhi_epi16(v[2], v[3]);
+  quads[0] = _mm512_unpacklo_epi32(t0, t2);
+  quads[1] = _mm512_unpackhi_epi32(t0, t2);
+  quads[2] = _mm512_unpacklo_epi32(t1, t3);
+  quads[3] = _mm512_unpackhi_epi32(t1, t3);
+}
+
+// Qwords of two vectors of quads: of the lower eight groups, of the others.
+inline I lane_low_groups() {
+  return _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+}
+inline I lane_high_groups() {
+  return _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+}
+
+// The factors of `count` groups of eight outputs in the order of their sums: 16
+// scales and 16 biases for every two groups, or for every four groups and four
+// outputs (kWidth 4).
+template <int kWidth>
+inline void lane_factors(
+    const LaneRows& scales,
+    const LaneRows& biases,
+    int64_t count,
+    std::byte* out) {
+  const I low = lane_low_groups(), high = lane_high_groups();
   I quads[2][4];
-#pragma GCC unroll 2
-  for (int q = 0; q < 2; ++q) {
-    const I* r = v + 4 * q;
-    I t0 = _mm512_unpacklo_epi16(r[0], r[1]);
-    I t1 = _mm512_unpackhi_epi16(r[0], r[1]);
-    I t2 = _mm512_unpacklo_epi16(r[2], r[3]);
-    I t3 = _mm512_unpackhi_epi16(r[2], r[3]);
-    quads[q][0] = _mm512_unpacklo_epi32(t0, t2);
-    quads[q][1] = _mm512_unpackhi_epi32(t0, t2);
-    quads[q][2] = _mm512_unpacklo_epi32(t1, t3);
-    quads[q][3] = _mm512_unpackhi_epi32(t1, t3);
-  }
+  lane_quads(scales, biases, 0, count, quads[0]);
+  lane_quads(scales, biases, 4, count, quads[1]);
   auto store = [&](int at, I index, I a, I b) {
     i_store(out + at * 64, _mm512_permutex2var_epi64(a, index, b));
   };
@@ -145,6 +179,23 @@ inline void lane_factors(
       store(i, low, quads[0][i], quads[1][i]);
       store(4 + i, high, quads[0][i], quads[1][i]);
     }
+  }
+}
+
+// The same of four outputs: 16 scales and 16 biases for every four groups.
+inline void lane_factors_of_four(
+    const LaneRows& scales,
+    const LaneRows& biases,
+    int64_t count,
+    std::byte* out) {
+  const I low = lane_low_groups(), high = lane_high_groups();
+  I quads[4];
+  lane_quads(scales, biases, 0, count, quads);
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    I a = quads[2 * i], b = quads[2 * i + 1];
+    i_store(out + i * 64, _mm512_permutex2var_epi64(a, low, b));
+    i_store(out + (2 + i) * 64, _mm512_permutex2var_epi64(a, high, b));
   }
 }
 
@@ -188,9 +239,10 @@ inline void lane_accumulate(
   }
 }
 
-// Stores outputs 0 .. count - 1.
+// Stores `count` outputs from the one at `begin`.
 template <int kWidth>
-inline void lane_store(const F* acc, float row_scale, int count, float* y) {
+inline void lane_store(
+    const F* acc, float row_scale, int begin, int count, float* y) {
   __m128 first, last;
   if constexpr (kWidth == 4) {
     first = fold_to_four(acc[0]);
@@ -201,17 +253,47 @@ inline void lane_store(const F* acc, float row_scale, int count, float* y) {
     first = _mm512_castps512_ps128(both);
     last = _mm512_extractf32x4_ps(both, 2);
   }
+  auto stored = __mmask8((1u << count) - 1);
+  __m256 outputs =
+      _mm256_mul_ps(_mm256_set_m128(last, first), _mm256_set1_ps(row_scale));
   _mm256_mask_storeu_ps(
-      y,
-      __mmask8((1u << count) - 1),
-      _mm256_mul_ps(_mm256_set_m128(last, first), _mm256_set1_ps(row_scale)));
+      y, stored, _mm256_maskz_compress_ps(__mmask8(stored << begin), outputs));
 }
 
-template <typename Codes, typename T, int kWidth, int kX>
+inline void lane_fetch(const std::byte* line) {
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0);
+}
+// For one row of activations: the second cache needs no copy, since nothing is
+// read twice.
+inline void lane_fetch_once(const std::byte* line) {
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_NTA);
+}
+
+template <int kX>
+inline void lane_fetch_for(const std::byte* line) {
+  kX == 1 ? lane_fetch_once(line) : lane_fetch(line);
+}
+
+// Advances past the factors of 16 groups of kRows rows.
+template <int kRows>
+inline void lane_fetch_factors(FirstRows& ahead) {
+  constexpr int64_t kBytes = kRows * 2 * kLanes;
+#pragma GCC unroll 4
+  for (int64_t line = 0; line < kBytes; line += 64) {
+    lane_fetch_once(ahead.scales + line);
+    lane_fetch_once(ahead.biases + line);
+  }
+  ahead.scales += kBytes;
+  ahead.biases += kBytes;
+}
+
+// kAsItLies: what is fetched meanwhile, line by line, begins at `ahead`.
+template <typename Codes, typename T, int kWidth, int kX, bool kAsItLies>
 void lane_block(
     const Matrix& m,
     int64_t row,
     int count,
+    FirstRows ahead,
     const std::byte* x,
     size_t x_bytes,
     FetchList::Lines later,
@@ -221,19 +303,16 @@ void lane_block(
   // Vectors of factors: for every two groups, or twice for every four.
   constexpr int64_t kFactors = kLanes / 2 * kVector;
   int64_t groups = m.in / m.quant.group_size;
-  int64_t row_bytes = int64_t(m.weight_stride);
-  const std::byte *codes[kLaneOutputs], *scales[kLaneOutputs],
-      *biases[kLaneOutputs];
-#pragma GCC unroll 8
-  for (int r = 0; r < kLaneOutputs; ++r) {
-    // Rows past the end are computed again from the last one and not stored.
-    size_t at = size_t(row + (r < count ? r : count - 1));
-    codes[r] = m.weight + at * m.weight_stride;
-    scales[r] = m.scales + at * m.scale_stride;
-    biases[r] = m.biases + at * m.scale_stride;
-  }
-  LaneFetch fetch(codes[0], row_bytes);
-  int64_t scales_ahead = 2 * kLaneOutputs * int64_t(m.scale_stride);
+  int64_t row_bytes = m.in * m.quant.bits / 8;
+  // Near the end of the matrix rows before are computed again, not stored.
+  int64_t top = min_of(row, m.out - kLaneOutputs);
+  LaneRows codes(
+      m.weight + size_t(top) * m.weight_stride, int64_t(m.weight_stride));
+  auto stride = int64_t(m.scale_stride);
+  LaneRows scales(m.scales + top * stride, stride);
+  LaneRows biases(m.biases + top * stride, stride);
+  LaneFetch fetch(codes.first, row_bytes);  // unless kAsItLies
+  int64_t scales_ahead = 2 * kLaneOutputs * stride;
   F acc[kX][kWidth == 4 ? 2 : 1];
 #pragma GCC unroll 4
   for (int i = 0; i < kX; ++i) {
@@ -245,15 +324,18 @@ void lane_block(
   int64_t at = 0;
   for (int64_t g = 0; g < groups; g += kLanes) {
     alignas(64) std::byte factors[kFactors];
-    lane_factors<kWidth>(
-        scales, biases, g * 2, min_of(kLanes, groups - g), factors);
+    lane_factors<kWidth>(scales, biases, min_of(kLanes, groups - g), factors);
+    if constexpr (kAsItLies) {
+      lane_fetch_factors<kLaneOutputs>(ahead);
+    } else {
 #pragma GCC unroll 8
-    for (int r = 0; r < kLaneOutputs; ++r) {
-      const std::byte* s = scales[r] + g * 2 + scales_ahead;
-      const std::byte* b = biases[r] + g * 2 + scales_ahead;
-      _mm_prefetch(reinterpret_cast<const char*>(s), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(b), _MM_HINT_T0);
+      for (int r = 0; r < kLaneOutputs; ++r) {
+        lane_fetch_for<kX>(scales[r] + scales_ahead);
+        lane_fetch_for<kX>(biases[r] + scales_ahead);
+      }
     }
+    scales.advance(2 * kLanes);
+    biases.advance(2 * kLanes);
     I held[kWidth == 32 ? kX : 1][2];  // of the first half of a group
     for (int64_t block = 0; block < kWidth && at < row_bytes; ++block) {
       typename Codes::Weights w[kLaneOutputs];
@@ -264,8 +346,8 @@ void lane_block(
         w[r] = Codes::take(v);
       };
       if (row_bytes - at >= kVector) {
-        const char* line = fetch.at;
-        if (at >= fetch.turn) {
+        const std::byte* line = fetch.at;
+        if (!kAsItLies && at >= fetch.turn) {
           line += fetch.skip;
         }
         fetch.at += fetch.step;
@@ -274,19 +356,25 @@ void lane_block(
         }
 #pragma GCC unroll 8
         for (int r = 0; r < kLaneOutputs; ++r) {
-          // With one row the second cache needs no copy: nothing is read twice.
-          kX == 1 ? _mm_prefetch(line, _MM_HINT_NTA)
-                  : _mm_prefetch(line, _MM_HINT_T0);
-          line += fetch.rows;
-          take(r, i_load(codes[r] + at));
+          if constexpr (kAsItLies) {
+            lane_fetch_once(ahead.weight + r * kVector);
+          } else {
+            lane_fetch_for<kX>(line);
+            line += fetch.rows;
+          }
+          take(r, i_load(codes[r]));
+        }
+        if constexpr (kAsItLies) {
+          ahead.weight += kLaneOutputs * kVector;
         }
       } else {
 #pragma GCC unroll 8
         for (int r = 0; r < kLaneOutputs; ++r) {
-          take(r, i_load_part(codes[r] + at, row_bytes - at));
+          take(r, i_load_part(codes[r], row_bytes - at));
         }
       }
       at += kVector;
+      codes.advance(kVector);
       const std::byte* factor = factors + (kWidth == 4    ? block * 2
                                            : kWidth == 8  ? block
                                            : kWidth == 16 ? block / 2
@@ -295,8 +383,8 @@ void lane_block(
 #pragma GCC unroll 4
       for (int i = 0; i < kX; ++i) {
         const std::byte* from = x + size_t(i) * x_bytes;
-        I first, last;
-        Codes::lane_sums(w, from, &first, &last);
+        I first = Codes::lane_sums(w, from);
+        I last = Codes::lane_sums(w + 4, from);
         if constexpr (kWidth == 32) {
           if (block % 2 == 0) {
             held[i][0] = first;
@@ -321,8 +409,103 @@ void lane_block(
 #pragma GCC unroll 4
   for (int i = 0; i < kX; ++i) {
     lane_store<kWidth>(
-        acc[i], Codes::row_scale(x + size_t(i) * x_bytes), count, y + i * ldy);
+        acc[i],
+        Codes::row_scale(x + size_t(i) * x_bytes),
+        int(row - top),
+        count,
+        y + i * ldy);
   }
+}
+
+// lane_block for one row of activations and four long rows of weights: two
+// vectors of each at a time, so that the block, which is fetched as it lies, is
+// still in the first cache when it is read. kWidth 8; whole pairs of vectors.
+template <typename Codes, typename T>
+void lane_long_block(
+    const Matrix& m,
+    int64_t row,
+    int count,
+    FirstRows ahead,
+    const std::byte* x,
+    float* y) {
+  constexpr int64_t kVector = kLanes * 4;
+  constexpr int kRows = 4;
+  int64_t groups = m.in / m.quant.group_size;
+  int64_t top = min_of(row, m.out - kRows);
+  auto rows = [&](const std::byte* at, size_t stride) {
+    return LaneRows(at + size_t(top) * stride, int64_t(stride));
+  };
+  LaneRows codes = rows(m.weight, m.weight_stride);
+  LaneRows scales = rows(m.scales, m.scale_stride);
+  LaneRows biases = rows(m.biases, m.scale_stride);
+  __m256 acc = _mm256_setzero_ps();  // [even group, odd group][output]
+  for (int64_t g = 0; g < groups; g += kLanes) {
+    alignas(64) std::byte factors[kLanes / 4 * kVector];
+    int64_t count_of_groups = min_of(kLanes, groups - g);
+    lane_factors_of_four(scales, biases, count_of_groups, factors);
+    lane_fetch_factors<kRows>(ahead);
+    scales.advance(2 * kLanes);
+    biases.advance(2 * kLanes);
+    const std::byte* factor = factors;
+    for (int64_t j = 0; j < count_of_groups; j += 4) {
+      typename Codes::Weights w[2 * kRows];
+#pragma GCC unroll 8
+      for (int r = 0; r < 2 * kRows; ++r) {
+        lane_fetch_once(ahead.weight + r * kVector);
+        I v = i_load(codes[r % kRows] + r / kRows * kVector);
+        asm("" : "+v"(v));  // loaded once, see lane_block
+        w[r] = Codes::take(v);
+      }
+      ahead.weight += 2 * kRows * kVector;
+      codes.advance(2 * kVector);
+      const std::byte* next = x + Codes::kLaneBytes;
+      I first = Codes::lane_sums(w, x);
+      I last = Codes::lane_sums(w + kRows, next);
+      // [group][output]
+      F sums = i_to_f(i_add(
+          _mm512_shuffle_i32x4(first, last, 0x88),
+          _mm512_shuffle_i32x4(first, last, 0xdd)));
+      F scale = T::get(factor), bias = T::get(factor + 32);
+      auto add = [&](int half, const std::byte* from) {
+        auto part = [&](F v) {
+          return half == 0 ? _mm512_castps512_ps256(v)
+                           : _mm512_extractf32x8_ps(v, 1);
+        };
+        __m256 scaled = _mm512_castps512_ps256(
+            Codes::scaled(_mm512_castps256_ps512(part(sums)), from));
+        acc = _mm256_fmadd_ps(scaled, part(scale), acc);
+        __m256 of_groups = _mm256_loadu_ps(
+            reinterpret_cast<const float*>(from + Codes::kLaneSums));
+        acc = _mm256_fmadd_ps(part(bias), of_groups, acc);
+      };
+      add(0, x);
+      add(1, next);
+      factor += kVector;
+      x += 2 * Codes::kLaneBytes;
+    }
+  }
+  __m128 outputs =
+      _mm_add_ps(_mm256_castps256_ps128(acc), _mm256_extractf128_ps(acc, 1));
+  outputs = _mm_mul_ps(outputs, _mm_set1_ps(Codes::row_scale(x)));
+  auto stored = __mmask8((1u << count) - 1);
+  _mm_mask_storeu_ps(
+      y,
+      stored,
+      _mm_maskz_compress_ps(__mmask8(stored << (row - top)), outputs));
+}
+
+// What is fetched from while rows of [., end) are computed, in place of `row`.
+inline FirstRows lane_ahead(const Matrix& m, int64_t row, int64_t end) {
+  const FirstRows* after = m.after;
+  if (row < end || after == nullptr || after->scales == nullptr) {
+    return rows_from(m, row);
+  }
+  FirstRows rows = *after;
+  auto passed = size_t(row - end);
+  rows.weight += passed * rows.weight_stride;
+  rows.scales += passed * rows.scale_stride;
+  rows.biases += passed * rows.scale_stride;
+  return rows;
 }
 
 template <typename Codes, typename T>
@@ -334,28 +517,76 @@ void lane_decode(
     int rows,
     float* y,
     int64_t ldy) {
+  if (m.out < kLaneOutputs) {
+    // Row by row, each of them as eight.
+    Matrix row = m;
+    row.out = kLaneOutputs;
+    row.weight_stride = row.scale_stride = 0;
+    for (int64_t o = begin; o < end; ++o) {
+      row.weight = m.weight + size_t(o) * m.weight_stride;
+      row.scales = m.scales + size_t(o) * m.scale_stride;
+      row.biases = m.biases + size_t(o) * m.scale_stride;
+      lane_decode<Codes, T>(row, 0, 1, x, rows, y + (o - begin), ldy);
+    }
+    return;
+  }
   size_t x_bytes = Codes::lane_row_bytes(m);
   // Weights that stay in the second cache while all rows use them.
   constexpr int64_t kBlockBytes = 128 * 1024;
-  int64_t block = kBlockBytes / int64_t(m.weight_stride) / 8 * 8;
+  int64_t row_bytes = m.in * m.quant.bits / 8;
+  int64_t block = kBlockBytes / row_bytes / 8 * 8;
   block = rows <= kLaneRowsAtOnce ? end - begin : block < 8 ? 8 : block;
   // Whole vectors of a row, the steps of a block.
-  int64_t vectors = int64_t(m.weight_stride) / (kLanes * 4);
+  int64_t vectors = row_bytes / (kLanes * 4);
+  // The next block is fetched, or a later one where they are short. Measured.
+  constexpr int64_t kLeastAhead = 8192;
+  int64_t rows_ahead =
+      ceil_to(kLeastAhead, kLaneOutputs * row_bytes) / row_bytes;
   auto run = [&]<int kWidth>() {
     for (int64_t first = begin; first < end; first += block) {
       int64_t stop = min_of(first + block, end);
       for_row_groups<kLaneRowsAtOnce>(rows, [&]<int kX>(int x_row) {
         const std::byte* from = x + size_t(x_row) * x_bytes;
         float* to = y + x_row * ldy;
-        for (int64_t o = first; o < stop; o += kLaneOutputs) {
-          int count = int(min_of(kLaneOutputs, stop - o));
-          FetchList::Lines later;
-          if (m.fetch != nullptr && vectors > 0) {
-            later = m.fetch->take(count, kX, rows, vectors);
+        auto each = [&](int outputs, auto compute) {
+          for (int64_t o = first; o < stop; o += outputs) {
+            compute(o, int(min_of(outputs, stop - o)), to + (o - begin));
           }
-          lane_block<Codes, T, kWidth, kX>(
-              m, o, count, from, x_bytes, later, to + (o - begin), ldy);
+        };
+        // Lines for later that a block fetches at each of its vectors.
+        auto later = [&](int count) {
+          return m.fetch != nullptr && vectors > 0
+                     ? m.fetch->take(count, kX, rows, vectors)
+                     : FetchList::Lines{};
+        };
+        if constexpr (kX == 1 && kWidth == 8) {
+          if (row_bytes > kFourRowsFrom && row_bytes <= kFourRowsTo &&
+              row_bytes % (2 * kLanes * 4) == 0) {
+            constexpr int kOutputs = kLaneOutputs / 2;
+            each(kOutputs, [&](int64_t o, int count, float* out) {
+              FirstRows ahead = lane_ahead(m, o + kOutputs, end);
+              lane_long_block<Codes, T>(m, o, count, ahead, from, out);
+              if (m.fetch != nullptr) {
+                m.fetch->pass(count, kX, rows);
+              }
+            });
+            return;
+          }
         }
+        if constexpr (kX == 1) {
+          if (row_bytes <= kLongRow) {
+            each(kLaneOutputs, [&](int64_t o, int count, float* out) {
+              FirstRows ahead = lane_ahead(m, o + rows_ahead, end);
+              lane_block<Codes, T, kWidth, 1, true>(
+                  m, o, count, ahead, from, x_bytes, later(count), out, ldy);
+            });
+            return;
+          }
+        }
+        each(kLaneOutputs, [&](int64_t o, int count, float* out) {
+          lane_block<Codes, T, kWidth, kX, false>(
+              m, o, count, {}, from, x_bytes, later(count), out, ldy);
+        });
       });
     }
   };

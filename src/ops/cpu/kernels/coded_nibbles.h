@@ -142,9 +142,8 @@ struct NibbleCodes {
     const I mask = i_set(0x0f0f0f0f);
     return {i_and(v, mask), i_and(i_shr16<4>(v), mask)};
   }
-  // The sums of outputs 0..3 and 4..7 in each 128 bits.
-  static void lane_sums(
-      const Weights* w, const std::byte* x, I* first, I* last) {
+  // The sums of four outputs, in each 128 bits.
+  static I lane_sums(const Weights* w, const std::byte* x) {
     I even = i_load(x), odd = i_load(x + kOdd), factors = i_load(x + kFactors);
     // Of output r: words 0 and 1, words 2 and 3; then of output r + 1.
     auto two = [&](int r) {
@@ -153,16 +152,12 @@ struct NibbleCodes {
       dot_bytes(a, w[r].odd, odd);
       dot_bytes(b, w[r + 1].even, even);
       dot_bytes(b, w[r + 1].odd, odd);
-      return i_pairs16(_mm512_packs_epi32(a, b), factors);
+      return i_as_f(i_pairs16(_mm512_packs_epi32(a, b), factors));
     };
-    auto four = [&](int r) {
-      F a = i_as_f(two(r)), b = i_as_f(two(r + 2));
-      return i_add(
-          f_as_i(_mm512_shuffle_ps(a, b, 0x88)),
-          f_as_i(_mm512_shuffle_ps(a, b, 0xdd)));
-    };
-    *first = four(0);
-    *last = four(4);
+    F a = two(0), b = two(2);
+    return i_add(
+        f_as_i(_mm512_shuffle_ps(a, b, 0x88)),
+        f_as_i(_mm512_shuffle_ps(a, b, 0xdd)));
   }
   static F scaled(F sums, const std::byte*) {
     return sums;
