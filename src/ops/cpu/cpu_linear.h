@@ -169,6 +169,12 @@ class Product {
       const CpuNorm* norm,
       std::span<const int32_t> row_index = {});
 
+  // Says which product of the same shape every thread computes after this one,
+  // to be read ahead of.
+  void set_next(const Product* next) {
+    next_ = next;
+  }
+
   // Makes the packed activations. Ends with a barrier where later stages need
   // other threads' results.
   void pack(int thread);
@@ -257,6 +263,7 @@ class Product {
 
   Context& context_;
   const CpuLinear& linear_;
+  const Product* next_ = nullptr;
   RowPlan plan_;
   std::vector<ActiveTerm> terms_;
   int tiles_ = 0;

@@ -279,10 +279,15 @@ void Product::decode(int thread, std::span<const DecodeRange> ranges) const {
   FetchList* fetch =
       context_.ahead->during(thread, linear_.in() * linear_.out(), outputs);
   const FirstRows* following = nullptr;
-  if (plan_.decode_rows > kRowsPackedByEachThread && outputs > 0) {
+  FirstRows known;
+  if (outputs > 0) {
     int64_t first =
         ranges[0].begin < ranges[0].end ? ranges[0].begin : ranges.back().begin;
     following = context_.ahead->pass(thread, rows_from(first));
+    if (next_ != nullptr) {
+      known = next_->rows_from(first);
+      following = &known;
+    }
   }
   // Blocks whose outputs stay in the first cache until they are finished.
   constexpr int64_t kBlock = 512;

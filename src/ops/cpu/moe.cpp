@@ -79,6 +79,12 @@ class ExpertRun {
     down_.set_input(at.h + first_ * inner, inner, nullptr);
   }
 
+  // `next` runs after this one.
+  void set_next(const ExpertRun& next) {
+    up_.set_next(&next.up_);
+    down_.set_next(&next.down_);
+  }
+
   void run_up(int thread) {
     up_.pack(thread);
     gate_up_.run(thread);
@@ -136,6 +142,9 @@ void run_decode_rows(
   }
   if (runs.empty()) {
     return;
+  }
+  for (size_t i = 1; i < runs.size(); ++i) {
+    runs[i - 1]->set_next(*runs[i]);
   }
   context.pool.run([&](int thread) {
     for (const auto& run : runs) {
