@@ -287,9 +287,10 @@ inline void lane_fetch_factors(FirstRows& ahead) {
   ahead.biases += kBytes;
 }
 
-// kAsItLies: what is fetched meanwhile, line by line, begins at `ahead`.
+// kAsItLies: what is fetched meanwhile, line by line, begins at `ahead`. A
+// function of its own: among all others the compiler runs out of registers.
 template <typename Codes, typename T, int kWidth, int kX, bool kAsItLies>
-void lane_block(
+__attribute__((noinline)) void lane_block(
     const Matrix& m,
     int64_t row,
     int count,
@@ -421,7 +422,7 @@ void lane_block(
 // vectors of each at a time, so that the block, which is fetched as it lies, is
 // still in the first cache when it is read. kWidth 8; whole pairs of vectors.
 template <typename Codes, typename T>
-void lane_long_block(
+__attribute__((noinline)) void lane_long_block(
     const Matrix& m,
     int64_t row,
     int count,
