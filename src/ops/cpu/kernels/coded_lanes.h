@@ -36,62 +36,6 @@ inline void dot_bytes(I& acc, I weights, I x) {
 // where a vector of codes has a single group (kWidth 16), or half a one (32),
 // lanes of the other group are left alone.
 
-constexpr int kLaneOutputs = 8;
-
-// Rows longer than this, bytes, lie too far apart for eight at once, to be
-// fetched as they lie. Of one row of activations' kernel: rows in between are
-// taken four at a time. All measured.
-constexpr int64_t kLongRow = 2048;
-constexpr int64_t kFourRowsFrom = 1536, kFourRowsTo = 4096;
-
-// Unless they are fetched as they lie: the order in which the weights of a
-// block's rows are, a line of each for every vector: step by step, `rows` bytes
-// from line to line.
-struct LaneFetch {
-  const std::byte* at;
-  int64_t rows, step;
-  int64_t turn;  // the byte of a row from which on `skip` is added
-  int64_t skip;
-
-  // Short rows are fetched as they lie, which the hardware foresees. Of long
-  // ones, whose lines share few sets of the first cache, each is fetched a
-  // short way ahead; past its end, the row of the next block. Measured, as all
-  // of this.
-  LaneFetch(const std::byte* block, int64_t row_bytes) : at(block) {
-    constexpr int64_t kAhead = 1024, kLeast = 8192;
-    int64_t next = kLaneOutputs * row_bytes;
-    if (row_bytes <= kLongRow) {
-      at += ceil_to(kLeast, next);
-      rows = 64;
-      step = kLaneOutputs * 64;
-      turn = row_bytes;
-      skip = 0;
-    } else {
-      at += kAhead;
-      rows = row_bytes;
-      step = 64;
-      turn = row_bytes - kAhead;
-      skip = next - row_bytes;
-    }
-  }
-};
-
-// Eight rows that lie `stride` bytes apart, reached without a pointer to each.
-struct LaneRows {
-  const std::byte *first, *fifth;
-  int64_t stride, three;
-
-  LaneRows(const std::byte* at, int64_t bytes)
-      : first(at), fifth(at + 4 * bytes), stride(bytes), three(3 * bytes) {}
-  const std::byte* operator[](int r) const {
-    return (r < 4 ? first : fifth) + (r % 4 == 3 ? three : r % 4 * stride);
-  }
-  void advance(int64_t bytes) {
-    first += bytes;
-    fifth += bytes;
-  }
-};
-
 // The vectors of codes of a row, and its packed activations: for each of them
 // Codes::kLaneBytes.
 inline int64_t lane_blocks(const Matrix& m) {
@@ -258,33 +202,6 @@ inline void lane_store(
       _mm256_mul_ps(_mm256_set_m128(last, first), _mm256_set1_ps(row_scale));
   _mm256_mask_storeu_ps(
       y, stored, _mm256_maskz_compress_ps(__mmask8(stored << begin), outputs));
-}
-
-inline void lane_fetch(const std::byte* line) {
-  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0);
-}
-// For one row of activations: the second cache needs no copy, since nothing is
-// read twice.
-inline void lane_fetch_once(const std::byte* line) {
-  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_NTA);
-}
-
-template <int kX>
-inline void lane_fetch_for(const std::byte* line) {
-  kX == 1 ? lane_fetch_once(line) : lane_fetch(line);
-}
-
-// Advances past the factors of 16 groups of kRows rows.
-template <int kRows>
-inline void lane_fetch_factors(FirstRows& ahead) {
-  constexpr int64_t kBytes = kRows * 2 * kLanes;
-#pragma GCC unroll 4
-  for (int64_t line = 0; line < kBytes; line += 64) {
-    lane_fetch_once(ahead.scales + line);
-    lane_fetch_once(ahead.biases + line);
-  }
-  ahead.scales += kBytes;
-  ahead.biases += kBytes;
 }
 
 // kAsItLies: what is fetched meanwhile, line by line, begins at `ahead`. A

@@ -17,6 +17,7 @@ constexpr int kIntegerRows = 6;  // of a tile at once, integer products
 #include "ops/cpu/kernels/matmul_formats.h"
 // clang-format off
 #include "ops/cpu/kernels/decode_kernels.h"
+#include "ops/cpu/kernels/coded_rows.h"
 #include "ops/cpu/kernels/coded_lanes.h"
 #include "ops/cpu/kernels/coded_strips.h"
 #include "ops/cpu/kernels/coded_bytes.h"
