@@ -7,6 +7,7 @@
 #include "models/config_reading_moe.h"
 #include "models/config_reading_recurrent.h"
 #include "models/families/families.h"
+#include "models/hybrid_names.h"
 
 #include <algorithm>
 
@@ -90,55 +91,6 @@ DecoderSpec kimi_linear_decoder(const Config& given) {
     mix_by_type(config, decoder, deepseek3_moe(config));
   }
   return decoder;
-}
-
-FamilyNames kimi_linear_names() {
-  const std::string layer = "layers.{l}.", block = layer + "self_attn";
-  const std::string moe = layer + "block_sparse_moe", mlp = layer + "mlp.";
-  const std::string own = block + ".forget_gate.", delta = layer + "delta.";
-  std::vector<NameRule> rules = {
-      {block + ".q_proj", {"layers.{l}.attention.q"}},
-      {block + ".o_proj", {"layers.{l}.attention.o"}},
-      {block + ".o_proj", {"layers.{l}.delta.out"}},
-      {block + ".f_a_proj", {"layers.{l}.delta.decay_low"}},
-      {block + ".f_b_proj", {"layers.{l}.delta.decay"}},
-      {block + ".g_a_proj", {"layers.{l}.delta.gate_low"}},
-      {block + ".g_b_proj", {"layers.{l}.delta.gate"}},
-      {block + ".b_proj", {"layers.{l}.delta.b"}},
-      {block + ".o_norm", {"layers.{l}.delta.norm"}},
-      {own + "f_a_proj", {delta + "decay_low"}},
-      {own + "f_b_proj", {delta + "decay"}},
-      {own + "A_log", {delta + "a_log"}},
-      {own + "dt_bias", {delta + "dt_bias"}},
-      split_rows(
-          block + ".conv1d",
-          {delta + "conv_q", delta + "conv_k", delta + "conv_v"}),
-  };
-  for (const std::string& dense : {mlp, moe + "."}) {
-    for (const char* part : {"gate", "up", "down"}) {
-      rules.push_back({cat(dense, part, "_proj"), {mlp + part}});
-    }
-  }
-  for (const char* part : {"q", "k", "v"}) {
-    const std::string stem = cat(block, ".", part), role = "layers.{l}.delta.";
-    rules.push_back({stem + "_proj", {role + part}});
-    rules.push_back({stem + "_conv.conv", {role + "conv_" + part}});
-  }
-  FamilyNames names = hf_decoder_names(join(
-      {rules,
-       gated_delta_names(block),
-       latent_names(block),
-       moe_names(moe, {.gate = "w1", .up = "w3", .down = "w2"}),
-       deepseek_moe_names(moe),
-       deepseek_moe_names()}));
-  names.stacks = {
-      {.stem = mlp + "experts.gate_up_proj",
-       .parts = {mlp + "switch_mlp.gate_proj", mlp + "switch_mlp.up_proj"},
-       .input_first = false},
-      {.stem = mlp + "experts.down_proj",
-       .parts = {mlp + "switch_mlp.down_proj"},
-       .input_first = false}};
-  return names;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "models/config_reading_moe.h"
 #include "models/config_reading_recurrent.h"
 #include "models/families/families.h"
+#include "models/hybrid_names.h"
 #include "models/latent_moe.h"
 
 #include <limits>
@@ -77,37 +78,6 @@ DecoderSpec nemotron_h_decoder(const Config& given) {
     decoder.blocks[layer] = nemotron_h_block(parts, letters[layer]);
   }
   return decoder;
-}
-
-FamilyNames nemotron_h_names() {
-  const std::string block = "layers.{l}.mixer";
-  auto attention = [&](const char* part) {
-    return NameRule{
-        cat(block, ".", part, "_proj"), {cat("layers.{l}.attention.", part)}};
-  };
-  FamilyNames names;
-  names.rules = join(
-      {{{"embeddings", {"embedding"}},
-        {"layers.{l}.norm", {"layers.{l}.attention_norm"}},
-        {"layers.{l}.norm", {"layers.{l}.mlp_norm"}},
-        attention("q"),
-        attention("k"),
-        attention("v"),
-        attention("o"),
-        {block + ".up_proj", {"layers.{l}.mlp.up"}},
-        {block + ".down_proj", {"layers.{l}.mlp.down"}},
-        {block + ".fc1_latent_proj", {"layers.{l}.moe.latent_in"}},
-        {block + ".fc2_latent_proj", {"layers.{l}.moe.latent_out"}},
-        {"norm_f", {"final_norm"}},
-        {"lm_head", {"head"}}},
-       state_space_names(block),
-       deepseek_moe_names(block),
-       {stack_experts(
-            block + ".switch_mlp.fc1", "layers.{l}.moe.experts.{e}.up"),
-        stack_experts(
-            block + ".switch_mlp.fc2", "layers.{l}.moe.experts.{e}.down")}});
-  names.spellings = {{"backbone.", ""}, {"model.", ""}, {"", ""}};
-  return names;
 }
 
 }  // namespace

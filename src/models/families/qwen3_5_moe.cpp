@@ -4,6 +4,7 @@
 #include "models/config_reading_recurrent.h"
 #include "models/families/families.h"
 #include "models/families/qwen3_hybrid.h"
+#include "models/hybrid_names.h"
 
 namespace mlxcel {
 
@@ -25,17 +26,9 @@ DecoderSpec qwen3_5_moe_decoder(const Config& config) {
 }
 
 FamilyNames qwen3_5_moe_names() {
-  const std::string block = "layers.{l}.mlp.";
-  const std::string part = block + "switch_mlp.";
   FamilyNames names = qwen3_5_names(join(
       {moe_names("layers.{l}.mlp"), shared_expert_names("layers.{l}.mlp")}));
-  names.stacks = {
-      {.stem = block + "experts.gate_up_proj",
-       .parts = {part + "gate_proj", part + "up_proj"},
-       .input_first = false},
-      {.stem = block + "experts.down_proj",
-       .parts = {part + "down_proj"},
-       .input_first = false}};
+  names.stacks = stacked_expert_names("layers.{l}.mlp.");
   return names;
 }
 
