@@ -51,7 +51,7 @@ void Service::check(const GenerationRequest& request) const {
   if (options_.context > 0 && length > options_.context) {
     refuse_prompt_tokens(length, options_.context, false);
   }
-  for (int32_t token : request.prompt) {
+  auto check_token = [&](int32_t token, const char* field) {
     if (token < 0 || token >= vocab_size_) {
       throw Failure::bad_request(
           cat("token ",
@@ -59,19 +59,14 @@ void Service::check(const GenerationRequest& request) const {
               " is outside the vocabulary of ",
               vocab_size_,
               " tokens"),
-          "prompt");
+          field);
     }
+  };
+  for (int32_t token : request.prompt) {
+    check_token(token, "prompt");
   }
   for (const auto& [token, bias] : request.sampling.logit_bias) {
-    if (token < 0 || token >= vocab_size_) {
-      throw Failure::bad_request(
-          cat("token ",
-              token,
-              " is outside the vocabulary of ",
-              vocab_size_,
-              " tokens"),
-          "logit_bias");
-    }
+    check_token(token, "logit_bias");
   }
   if (int64_t(request.sampling.logit_bias.size()) > vocab_size_) {
     throw Failure::bad_request(

@@ -217,10 +217,6 @@ void write_keys_and_values(
   cache.write(layer, plan.slots(cache.num_blocks()), k, v);
 }
 
-}  // namespace
-
-namespace {
-
 // The heads' results side by side, before the gate.
 mx::array heads_attention(
     const Context& context,
