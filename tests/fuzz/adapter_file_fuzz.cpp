@@ -5,7 +5,7 @@
 // seeds: lora/adapters/*/adapters.safetensors lora/bad/*/adapters.safetensors
 // links: mlxcel_io OpenSSL::Crypto
 // clang-format off
-// sources: src/adapters/adapter.cpp src/adapters/config.cpp src/adapters/digest.cpp src/adapters/fuse.cpp src/adapters/live.cpp src/adapters/resolve.cpp src/models/names.cpp src/models/spec.cpp
+// sources: src/adapters/adapter.cpp src/adapters/config.cpp src/adapters/digest.cpp src/adapters/folder.cpp src/adapters/fuse.cpp src/adapters/live.cpp src/adapters/resolve.cpp src/models/names.cpp src/models/spec.cpp
 // clang-format on
 #include "adapters/fuse.h"
 #include "adapters/live.h"
