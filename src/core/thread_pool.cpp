@@ -420,8 +420,10 @@ struct ThreadPool::State {
       return;
     }
     const int cpu = sched_getcpu();
+    // Those of the last job: adapt() may change the number meanwhile.
+    const int taking_part = members(epoch.load(std::memory_order_relaxed));
     bool shared = false;
-    for (int other = 0; other < threads && !shared; ++other) {
+    for (int other = 0; other < taking_part && !shared; ++other) {
       shared = other != thread &&
                places[size_t(other)].cpu.load(std::memory_order_relaxed) == cpu;
     }
@@ -431,7 +433,7 @@ struct ThreadPool::State {
     place.moved = now;
     CpuSet allowed = CpuSet::of(0), taken(allowed.capacity());
     taken.add(cpu);
-    for (int other = 0; other < threads; ++other) {
+    for (int other = 0; other < taking_part; ++other) {
       if (other != thread) {
         taken.add(places[size_t(other)].cpu.load(std::memory_order_relaxed));
       }

@@ -358,6 +358,8 @@ TEST_P(LinearOnIsa, SameBitsForAnyNumberOfGeneratedRows) {
 TEST_P(LinearOnIsa, MultipliesLongRowsOfCodes) {
   for (auto [bits, group, in] :
        {std::tuple(4, 32, 4352),
+        {4, 64, 1792},
+        {4, 64, 2048},
         {4, 64, 4352},
         {4, 64, 8192},
         {4, 64, 8448},

@@ -335,7 +335,7 @@ __attribute__((noinline)) void lane_block(
   }
 }
 
-// lane_block for one row of activations and four long rows of weights: two
+// lane_block for one row of activations and four rows of weights: two
 // vectors of each at a time, so that the block, which is fetched as it lies, is
 // still in the first cache when it is read. kWidth 8; whole pairs of vectors.
 template <typename Codes, typename T>
@@ -481,8 +481,10 @@ void lane_decode(
           if (row_bytes > kFourRowsFrom && row_bytes <= kFourRowsTo &&
               row_bytes % (2 * kLanes * 4) == 0) {
             constexpr int kOutputs = kLaneOutputs / 2;
+            int64_t fetched = (kFourRowsAhead + row_bytes - 1) / row_bytes;
+            fetched = fetched < kOutputs ? kOutputs : fetched;
             each(kOutputs, [&](int64_t o, int count, float* out) {
-              FirstRows ahead = lane_ahead(m, o + kOutputs, end);
+              FirstRows ahead = lane_ahead(m, o + fetched, end);
               lane_long_block<Codes, T>(m, o, count, ahead, from, out);
               if (m.fetch != nullptr) {
                 m.fetch->pass(count, kX, rows);

@@ -5,9 +5,11 @@ constexpr int kLaneOutputs = 8;
 
 // Rows longer than this, bytes, lie too far apart for eight at once, to be
 // fetched as they lie. Of one row of activations' kernel: rows in between are
-// taken four at a time. All measured.
+// taken four at a time, and what is fetched is so far ahead at least. All
+// measured.
 constexpr int64_t kLongRow = 2048;
-constexpr int64_t kFourRowsFrom = 1536, kFourRowsTo = 4096;
+constexpr int64_t kFourRowsFrom = 768, kFourRowsTo = 4096;
+constexpr int64_t kFourRowsAhead = 6144;
 
 // Unless they are fetched as they lie: the order in which the weights of a
 // block's rows are, a line of each for every vector: step by step, `rows` bytes
