@@ -210,7 +210,8 @@ struct Parts {
     model.context_shift = true;
     model.tokenizer = Tokenizer::load(folder);
     model.eos = eos_ids(loaded.config.json(), folder, model.tokenizer.get());
-    model.chat_template = ChatTemplate::from_source(std::string(kTemplate), folder);
+    model.chat_template =
+        ChatTemplate::from_source(std::string(kTemplate), folder);
     model.token_texts = std::make_unique<TokenTexts>(*model.tokenizer);
     model.grammars =
         std::make_unique<GrammarCompiler>(*model.tokenizer, model.eos);
