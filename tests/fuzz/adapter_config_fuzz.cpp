@@ -3,8 +3,9 @@
 // covers: src/adapters/config.cpp src/adapters/peft_config.cpp
 // seeds: lora/adapters/*/adapter_config.json lora/bad/*/adapter_config.json
 // links: mlxcel_io
-// sources: src/adapters/config.cpp src/adapters/folder.cpp
-// src/adapters/peft_config.cpp
+// clang-format off
+// sources: src/adapters/config.cpp src/adapters/folder.cpp src/adapters/peft_config.cpp
+// clang-format on
 #include "adapters/config.h"
 #include "adapters/peft_config.h"
 #include "core/error.h"
